@@ -2,23 +2,21 @@
 //! and for the gateways that a bridge connects to.
 
 use std::{
-    pin::Pin,
     sync::{Arc, OnceLock},
-    task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Frame};
+use hyper_util::client::legacy;
 use nonet_base::text::clip;
-use reqwest::{Client, RequestBuilder, Url};
+use reqwest::{Body, Client, RequestBuilder, Url};
 use tokio::time::timeout;
 
 use super::{
-    direct::{DirectAddress, DirectBody, DirectClient, DirectError},
+    direct::{self, DirectClient},
     message::Message,
     rmcp::scope_of,
     sse::{BodyStream, EventReader},
@@ -90,7 +88,7 @@ pub enum BrokenExchange {
     Web(reqwest::Error),
     /// The request went directly to its server.
     #[error(transparent)]
-    Direct(#[from] DirectError),
+    Direct(#[from] legacy::Error),
 }
 
 impl From<reqwest::Error> for BrokenExchange {
@@ -185,12 +183,12 @@ fn header_value(text: &str) -> String {
 pub struct Address {
     url: Url,
     /// `None` if it needs TLS, a proxy or a user name.
-    direct: Option<Arc<DirectAddress>>,
+    direct: Option<Uri>,
 }
 
 impl From<Url> for Address {
     fn from(url: Url) -> Self {
-        Self { direct: DirectAddress::of(&url).map(Arc::new), url }
+        Self { direct: direct::direct(&url), url }
     }
 }
 
@@ -218,14 +216,14 @@ pub struct SignedClient {
 
 /// A request that can be sent twice.
 enum Unsent<'a> {
-    Direct(&'a DirectClient, &'a DirectAddress, Request<Full<Bytes>>),
+    Direct(&'a DirectClient, Request<Full<Bytes>>),
     Web(RequestBuilder),
 }
 
 impl Unsent<'_> {
     fn copy(&self) -> Option<Self> {
         Some(match self {
-            Self::Direct(client, to, request) => Self::Direct(client, to, request.clone()),
+            Self::Direct(client, request) => Self::Direct(client, request.clone()),
             Self::Web(request) => Self::Web(request.try_clone()?),
         })
     }
@@ -233,13 +231,13 @@ impl Unsent<'_> {
     fn with_token(self, token: Option<&str>) -> Self {
         match (self, token) {
             (Self::Web(request), Some(token)) => Self::Web(request.bearer_auth(token)),
-            (Self::Direct(client, to, mut request), Some(token)) => {
+            (Self::Direct(client, mut request), Some(token)) => {
                 // A token that no header can hold is refused by the server, like any wrong one.
                 if let Ok(mut value) = HeaderValue::try_from(format!("Bearer {token}")) {
                     value.set_sensitive(true);
                     request.headers_mut().insert(header::AUTHORIZATION, value);
                 }
-                Self::Direct(client, to, request)
+                Self::Direct(client, request)
             }
             (request, None) => request,
         }
@@ -247,11 +245,8 @@ impl Unsent<'_> {
 
     async fn send(self) -> Result<HttpReply, HttpFault> {
         let response = match self {
-            Self::Direct(client, to, request) => client.send(to, request).await?.map(ReplyBody::Direct),
-            Self::Web(request) => {
-                let response: Response<reqwest::Body> = request.send().await?.into();
-                response.map(ReplyBody::Web)
-            }
+            Self::Direct(client, request) => client.request(request).await?.map(Body::wrap),
+            Self::Web(request) => request.send().await?.into(),
         };
         Ok(HttpReply { status: response.status(), response })
     }
@@ -260,7 +255,7 @@ impl Unsent<'_> {
 impl SignedClient {
     /// Returns a client. Sends nothing yet.
     pub fn new(signer: Option<Arc<dyn Signer>>) -> Self {
-        Self { direct: DirectClient::new(), client: Arc::default(), signer }
+        Self { direct: direct::client(), client: Arc::default(), signer }
     }
 
     /// Returns a client for the caller's own requests.
@@ -324,12 +319,12 @@ impl SignedClient {
         body: Bytes,
     ) -> Result<HttpReply, HttpFault> {
         let unsent = match &to.direct {
-            Some(address) => {
-                headers.insert(header::HOST, address.host.clone());
+            Some(uri) => {
+                headers.entry(header::USER_AGENT).or_insert(web::USER_AGENT);
                 let mut request = Request::new(Full::new(body));
-                (*request.method_mut(), *request.uri_mut()) = (method, address.resource.clone());
+                (*request.method_mut(), *request.uri_mut()) = (method, uri.clone());
                 *request.headers_mut() = headers;
-                Unsent::Direct(&self.direct, address, request)
+                Unsent::Direct(&self.direct, request)
             }
             None => Unsent::Web(self.client()?.request(method, to.url.clone()).headers(headers).body(body)),
         };
@@ -360,38 +355,11 @@ impl SignedClient {
     }
 }
 
-/// The body of a reply.
-pub enum ReplyBody {
-    /// Of a request that went directly to its server.
-    Direct(DirectBody),
-    /// Of a request that went through `reqwest`.
-    Web(reqwest::Body),
-}
-
-impl Body for ReplyBody {
-    type Data = Bytes;
-    type Error = BrokenExchange;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenExchange>>> {
-        match self.get_mut() {
-            Self::Direct(body) => Pin::new(body)
-                .poll_frame(context)
-                .map(|frame| frame.map(|frame| frame.map_err(|error| DirectError::from(error).into()))),
-            Self::Web(body) => {
-                Pin::new(body).poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
-            }
-        }
-    }
-}
-
 /// An answer whose body is not read yet.
 pub struct HttpReply {
     /// Its status.
     pub status: StatusCode,
-    response: Response<ReplyBody>,
+    response: Response<Body>,
 }
 
 impl HttpReply {

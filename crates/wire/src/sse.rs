@@ -10,10 +10,7 @@ use http_body_util::BodyDataStream;
 use tokio::io::AsyncRead;
 use tokio_util::io::StreamReader;
 
-use super::{
-    http::ReplyBody,
-    lines::{Line, LineReader},
-};
+use super::lines::{Line, LineReader};
 
 /// The bytes of an HTTP answer.
 pub type BodyStream = StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>;
@@ -65,7 +62,7 @@ pub struct EventReader<R> {
 
 impl EventReader<BodyStream> {
     /// Reads the events of an HTTP answer.
-    pub fn of(body: ReplyBody, limit: usize) -> Self {
+    pub fn of(body: reqwest::Body, limit: usize) -> Self {
         let bytes = BodyDataStream::new(body).map_err(io::Error::other).boxed();
         Self::new(StreamReader::new(bytes), limit)
     }
