@@ -208,7 +208,7 @@ impl Address {
 /// Sends requests, each with the token of an account, if there is one.
 #[derive(Clone)]
 pub struct SignedClient {
-    direct: DirectClient,
+    direct: Arc<DirectClient>,
     /// For what is not reached directly; made with the first request.
     client: Arc<OnceLock<Client>>,
     signer: Option<Arc<dyn Signer>>,
@@ -255,7 +255,7 @@ impl Unsent<'_> {
 impl SignedClient {
     /// Returns a client. Sends nothing yet.
     pub fn new(signer: Option<Arc<dyn Signer>>) -> Self {
-        Self { direct: direct::client(), client: Arc::default(), signer }
+        Self { direct: Arc::new(direct::client()), client: Arc::default(), signer }
     }
 
     /// Returns a client for the caller's own requests.
