@@ -188,7 +188,7 @@ impl Find {
         }
         let detail = arguments.detail.unwrap_or_default();
         let is_scored = arguments.for_people || detail == Detail::Full;
-        // A search within one category, kind or tag lists its hits.
+        // A search within one category, kind or tag lists its hits, and looks for nothing beside them.
         let is_limited = members.is_some() || arguments.kind.is_some() || !arguments.tags.is_empty();
         let is_unsure = !matches!(found.confidence, Confidence::High) && !is_limited;
         let whole = match found.confidence {

@@ -228,19 +228,19 @@ impl Unsent<'_> {
         })
     }
 
-    fn with_token(self, token: Option<&str>) -> Self {
-        match (self, token) {
+    fn with_token(self, token: Option<&str>) -> Result<Self, HttpFault> {
+        Ok(match (self, token) {
             (Self::Web(request), Some(token)) => Self::Web(request.bearer_auth(token)),
             (Self::Direct(client, mut request), Some(token)) => {
-                // A token that no header can hold is refused by the server, like any wrong one.
-                if let Ok(mut value) = HeaderValue::try_from(format!("Bearer {token}")) {
-                    value.set_sensitive(true);
-                    request.headers_mut().insert(header::AUTHORIZATION, value);
-                }
+                let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| {
+                    HttpFault::Wrong("its token cannot be sent in a header; sign in again".into())
+                })?;
+                value.set_sensitive(true);
+                request.headers_mut().insert(header::AUTHORIZATION, value);
                 Self::Direct(client, request)
             }
             (request, None) => request,
-        }
+        })
     }
 
     async fn send(self) -> Result<HttpReply, HttpFault> {
@@ -343,7 +343,7 @@ impl SignedClient {
         loop {
             let copy =
                 request.copy().ok_or_else(|| HttpFault::Wrong("the request cannot be repeated".into()))?;
-            let reply = copy.with_token(token.as_deref()).send().await?;
+            let reply = copy.with_token(token.as_deref())?.send().await?;
             if reply.status != StatusCode::UNAUTHORIZED || std::mem::replace(&mut renewed, true) {
                 return Ok(reply);
             }
