@@ -114,10 +114,9 @@ fn lines(file: &Path) -> Vec<Value> {
 }
 
 async fn load(files: &[(PathBuf, PathBuf)]) -> (Vec<Item>, Vec<Query>) {
-    nonet_search::bring(nonet_search::BuiltInModel {
-        name: nonet_model::NAME,
-        weights: nonet_model::WEIGHTS,
-        tokenizer: nonet_model::TOKENIZER,
+    nonet_search::bring(nonet_search::BuiltInModels {
+        tools: &nonet_model::TOOLS,
+        languages: &nonet_model::LANGUAGES,
     });
     let embedder = Embedder::start(&Settings::default());
     let mut items = Vec::new();
@@ -143,7 +142,7 @@ async fn load(files: &[(PathBuf, PathBuf)]) -> (Vec<Item>, Vec<Query>) {
     let step = (texts.len() / REQUESTS).max(1);
     let mut requests = Vec::new();
     for text in texts.into_iter().step_by(step) {
-        let query = Query::parse(&text, Rules::default(), true);
+        let query = Query::parse(&text, Rules::default());
         if query.texts().len() == 1 && requests.len() < REQUESTS {
             let vectors = embedder.embed_queries(&query.texts()).await.expect("an embedder");
             requests.push(query.with_vectors(vectors));

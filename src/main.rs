@@ -2,14 +2,10 @@
 
 use std::process::ExitCode;
 
-use nonet_search::BuiltInModel;
+use nonet_search::BuiltInModels;
 
 fn main() -> ExitCode {
-    // Only the program links the model, which has 24 MB.
-    nonet_search::bring(BuiltInModel {
-        name: nonet_model::NAME,
-        weights: nonet_model::WEIGHTS,
-        tokenizer: nonet_model::TOKENIZER,
-    });
+    // Only the program links the models, which have 75 MB.
+    nonet_search::bring(BuiltInModels { tools: &nonet_model::TOOLS, languages: &nonet_model::LANGUAGES });
     nonet::cli::main()
 }

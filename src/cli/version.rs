@@ -6,7 +6,10 @@ use nonet_search::{self as search, Backend};
 pub(super) fn long() -> String {
     let Backend { name, detail } = search::backend();
     let engine = format!("{name} ({detail})");
-    let model = search::built_in().map_or_else(|| "none".into(), |own| format!("{} (built in)", own.name));
+    let model = search::built_in().map_or_else(
+        || "none".into(),
+        |own| format!("{}, {} (built in)", own.tools.name, own.languages.name),
+    );
     format!(
         "nonet {}\ncommit: {}\nsearch by meaning: {engine}\nmodel: {model}",
         env!("CARGO_PKG_VERSION"),

@@ -312,7 +312,7 @@ fn the_version_says_what_the_program_is_made_of() {
     let engine = lines[2].strip_prefix("search by meaning: ").expect("the engine");
     assert!(engine.starts_with("built-in engine ("), "{engine}");
     assert!(
-        lines[1].starts_with("commit: ") && lines[3] == "model: minilm-tools.int8w (built in)",
+        lines[1].starts_with("commit: ") && lines[3] == "model: minilm-tools.int8w, languages (built in)",
         "{lines:?}"
     );
 }

@@ -214,18 +214,6 @@ async fn an_abbreviated_category_or_tag_is_found_by_its_meaning() {
 }
 
 #[tokio::test]
-async fn a_language_that_search_does_not_read_is_told() {
-    let inside = office().await;
-    let hint = async |query: &str| {
-        let found = inside.answer("search_tools", json!({ "query": query })).await;
-        found["hint"].as_str().is_some_and(|hint| hint.contains("in English"))
-    };
-    assert!(hint("파일을 읽어줘").await);
-    assert!(!hint("qqqq zzzz").await);
-    assert!(!hint("lies eine Datei").await);
-}
-
-#[tokio::test]
 async fn a_search_without_words_browses() {
     let inside = office().await;
     let page = inside.answer("search_tools", json!({ "category": "mail" })).await;

@@ -77,10 +77,9 @@ impl Setup {
             };
             options.dials.insert(server.name, Box::new(dial));
         }
-        nonet_search::bring(nonet_search::BuiltInModel {
-            name: nonet_model::NAME,
-            weights: nonet_model::WEIGHTS,
-            tokenizer: nonet_model::TOKENIZER,
+        nonet_search::bring(nonet_search::BuiltInModels {
+            tools: &nonet_model::TOOLS,
+            languages: &nonet_model::LANGUAGES,
         });
         (loaded.config, options, self.folder)
     }

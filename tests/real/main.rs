@@ -237,9 +237,9 @@ fn real_servers_are_found_by_meaning_and_called() {
     assert!(image["content"].as_array().unwrap().iter().any(|block| block["type"] == "image"), "{image}");
 }
 
-/// Returns the figures of `nonet eval` on the recorded lists, and its stderr output. `model`: the folder of a model to use, and
-/// the ONNX Runtime for it.
-fn evaluated(model: Option<(&Path, &Path)>) -> (Value, String) {
+/// Returns the figures of `nonet eval` on the recorded lists, and its stderr output. `queries`: the file of requests. `model`: the
+/// folder of a model to use, and the ONNX Runtime for it.
+fn evaluated(queries: &str, model: Option<(&Path, &Path)>) -> (Value, String) {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let cache = tempfile::tempdir().unwrap();
     let config = cache.path().join("servers.toml");
@@ -250,7 +250,7 @@ fn evaluated(model: Option<(&Path, &Path)>) -> (Value, String) {
     fs::write(&config, embedder).unwrap();
     let mut command = Command::new(NONET);
     command.arg("--config").arg(config).args(["--log", "info", "eval", "--confidence", "--replay"]);
-    command.args([data.join("tools.jsonl"), data.join("queries.jsonl")]).env_remove("ORT_DYLIB_PATH");
+    command.args([data.join("tools.jsonl"), data.join(queries)]).env_remove("ORT_DYLIB_PATH");
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
@@ -261,7 +261,7 @@ fn evaluated(model: Option<(&Path, &Path)>) -> (Value, String) {
 /// not. The labels were assigned before any ranking was seen.
 #[test]
 fn search_quality_on_recorded_lists_keeps_its_floor() {
-    let (report, _) = evaluated(None);
+    let (report, _) = evaluated("queries.jsonl", None);
     assert_eq!((report["tools"].as_u64(), report["queries"].as_u64()), (Some(165), Some(300)));
     let figure = |path: &str| report.pointer(path).and_then(Value::as_f64).unwrap();
     for (metric, floor) in [
@@ -287,6 +287,11 @@ fn search_quality_on_recorded_lists_keeps_its_floor() {
     let languages = ["de", "fr", "es", "pt", "it", "ru", "zh", "ja"];
     let hits: f64 = languages.iter().map(|language| figure(&format!("/kinds/{language}/hit@5"))).sum();
     assert!(hits / 8.0 >= 0.87, "{report}");
+    // Fourteen languages without a dictionary.
+    let (others, _) = evaluated("languages.jsonl", None);
+    for (metric, floor) in [("hit@1", 0.45), ("hit@5", 0.75), ("ndcg@10", 0.6)] {
+        assert!(others[metric].as_f64().unwrap() >= floor, "{metric} has the floor {floor}: {others}");
+    }
     // Learned outcomes help repeated requests, and do not harm others.
     let plain = figure("/mrr@10");
     assert!(figure("/replay/repeated_mrr@10") > plain + 0.05, "{report}");
@@ -311,8 +316,8 @@ fn the_built_in_engine_finds_what_onnx_runtime_finds() {
     let folder = tempfile::tempdir().unwrap();
     fs::copy(models.join("minilm-tools.int8w.onnx"), folder.path().join("model.onnx")).unwrap();
     fs::copy(models.join("tokenizer.json"), folder.path().join("tokenizer.json")).unwrap();
-    let (built_in, _) = evaluated(None);
-    let (native, said) = evaluated(Some((folder.path(), &library)));
+    let (built_in, _) = evaluated("queries.jsonl", None);
+    let (native, said) = evaluated("queries.jsonl", Some((folder.path(), &library)));
     assert!(said.contains("runs on ONNX Runtime"), "{said}");
     // Requests are translated for the built-in model only, which may touch an English one too.
     for kind in ["agent", "user", "task"] {

@@ -274,12 +274,6 @@ impl Find {
                     .into(),
             );
         }
-        if !matches!(found.confidence, Confidence::High) && search::is_unread(&arguments.query) {
-            hints.push(
-                "Search reads English and a few other languages: if this is another one, ask in English."
-                    .into(),
-            );
-        }
         let indexing = *self.publisher.indexing().borrow();
         if !request.has_vectors()
             && (indexing.failed || indexing.finished || self.publisher.is_without_embedder())

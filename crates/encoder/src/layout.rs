@@ -2,10 +2,17 @@
 
 use crate::kernel::{BLOCK, GROUP, GROUP_BYTES, floats};
 
+/// Values of a token's vector that share a scale, where they have four bits.
+pub(crate) const SHARED: usize = 32;
+
 /// The first bytes of a packed model; the digit is the version of the layout.
-pub(crate) const MAGIC: &[u8; 8] = b"nonetml1";
-/// The bytes of the header: [`MAGIC`], then seven numbers of four bytes.
-pub(crate) const HEADER: usize = MAGIC.len() + 7 * 4;
+pub(crate) const MAGIC: &[u8; 8] = b"nonetml2";
+/// The bytes of the header: [`MAGIC`], then eight numbers of four bytes.
+pub(crate) const HEADER: usize = MAGIC.len() + 8 * 4;
+
+/// The bits of the last number.
+pub(crate) const PROJECTS: u32 = 1;
+pub(crate) const SMALL_WORDS: u32 = 2;
 
 /// The size of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +31,10 @@ pub struct Shape {
     pub positions: usize,
     /// What LayerNorm adds to the variance.
     pub epsilon: f32,
+    /// Whether a matrix of `[width, width]` turns the mean of a text's tokens into its vector.
+    pub projects: bool,
+    /// Whether the values of tokens have four bits instead of eight.
+    pub has_small_words: bool,
 }
 
 impl Shape {
@@ -41,8 +52,14 @@ impl Shape {
             && self.width.max(self.inner) < 1 << 16
     }
 
+    /// Returns the bytes of a token's values and of its scales: float32 for all, or float16 for each 32.
+    pub(crate) fn word(&self) -> (usize, usize) {
+        if self.has_small_words { (self.width / 2, self.width / SHARED * 2) } else { (self.width, 4) }
+    }
+
     fn table(&self) -> usize {
-        self.tokens * self.width + self.tokens * 4 + self.positions * self.width * 4 + self.width * 8
+        let (values, scales) = self.word();
+        self.tokens * (values + scales) + self.positions * self.width * 4 + self.width * 8
     }
 
     fn layer(&self) -> usize {
@@ -52,9 +69,13 @@ impl Shape {
             + 4 * 4 * width
     }
 
+    fn projection(&self) -> usize {
+        if self.projects { Matrix::bytes(self.width, self.width) } else { 0 }
+    }
+
     /// Returns the bytes of a packed model of this shape.
     pub(crate) fn bytes(&self) -> usize {
-        HEADER + self.table() + self.layers * self.layer()
+        HEADER + self.table() + self.layers * self.layer() + self.projection()
     }
 }
 
@@ -98,6 +119,7 @@ pub(crate) struct Weights<'m> {
     positions: &'m [u8],
     norm: Norm<'m>,
     layers: &'m [u8],
+    projection: Option<Matrix<'m>>,
 }
 
 impl<'m> Weights<'m> {
@@ -106,6 +128,7 @@ impl<'m> Weights<'m> {
         let numbers = model.strip_prefix(MAGIC)?.get(..HEADER - MAGIC.len())?;
         let (numbers, _) = numbers.as_chunks::<4>();
         let number = |at: usize| usize::try_from(u32::from_le_bytes(numbers[at])).ok();
+        let kind = u32::from_le_bytes(numbers[7]);
         let shape = Shape {
             width: number(0)?,
             heads: number(1)?,
@@ -114,23 +137,41 @@ impl<'m> Weights<'m> {
             tokens: number(4)?,
             positions: number(5)?,
             epsilon: f32::from_le_bytes(numbers[6]),
+            projects: kind & PROJECTS != 0,
+            has_small_words: kind & SMALL_WORDS != 0,
         };
-        if !shape.fits() || model.len() != shape.bytes() {
+        if kind > PROJECTS | SMALL_WORDS || !shape.fits() || model.len() != shape.bytes() {
             return None;
         }
         let mut reader = Reader(&model[HEADER..]);
-        let words = reader.take(shape.tokens * shape.width);
-        let scales = reader.take(4 * shape.tokens);
+        let (values, scales) = shape.word();
+        let words = reader.take(shape.tokens * values);
+        let scales = reader.take(shape.tokens * scales);
         let positions = reader.take(4 * shape.positions * shape.width);
         let norm = reader.norm(shape.width);
-        Some(Weights { shape, words, scales, positions, norm, layers: reader.0 })
+        let layers = reader.take(shape.layers * shape.layer());
+        let projection = shape.projects.then(|| reader.matrix(shape.width, shape.width));
+        Some(Weights { shape, words, scales, positions, norm, layers, projection })
     }
 
-    /// Returns the int8 row of a token and its scale; `None` for a token that the model does not know.
-    pub(crate) fn word(&self, token: u32) -> Option<(&'m [u8], f32)> {
+    /// Writes the vector of a token; `None` for a token that the model does not know.
+    pub(crate) fn word(&self, token: u32, to: &mut [f32]) -> Option<()> {
         let token = usize::try_from(token).ok().filter(|token| *token < self.shape.tokens)?;
-        let [scale] = floats(&self.scales[4 * token..]);
-        Some((&self.words[token * self.shape.width..][..self.shape.width], scale))
+        let (values, scales) = self.shape.word();
+        let (values, scales) =
+            (&self.words[token * values..][..values], &self.scales[token * scales..][..scales]);
+        if self.shape.has_small_words {
+            // A byte holds a value of the first half in its low bits, and one of the second half in its high bits.
+            let low = values.iter().map(|byte| byte & 15);
+            let all = low.chain(values.iter().map(|byte| byte >> 4));
+            for (at, (to, value)) in to.iter_mut().zip(all).enumerate() {
+                *to = (f32::from(value) - 8.0) * half(scales.as_chunks::<2>().0[at / SHARED]);
+            }
+        } else {
+            let [scale] = floats(scales);
+            to.iter_mut().zip(values).for_each(|(to, value)| *to = f32::from(value.cast_signed()) * scale);
+        }
+        Some(())
     }
 
     /// Returns the float32 of each position.
@@ -140,6 +181,10 @@ impl<'m> Weights<'m> {
 
     pub(crate) fn norm(&self) -> Norm<'m> {
         self.norm
+    }
+
+    pub(crate) fn projection(&self) -> Option<Matrix<'m>> {
+        self.projection
     }
 
     pub(crate) fn layers(&self) -> impl Iterator<Item = Layer<'m>> + use<'m> {
@@ -175,5 +220,29 @@ impl<'m> Reader<'m> {
 
     fn norm(&mut self, width: usize) -> Norm<'m> {
         Norm { gamma: self.take(4 * width), beta: self.take(4 * width) }
+    }
+}
+
+/// Reads a float16 that is finite (IEEE 754, binary16).
+fn half(bytes: [u8; 2]) -> f32 {
+    let bits = u32::from(u16::from_le_bytes(bytes));
+    // The exponent of float32 is larger by 112.
+    let size = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23);
+    if bits & 0x8000 == 0 { size } else { -size }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::half;
+
+    #[test]
+    fn float16_is_read() {
+        let check = |bits: u16, expected: f32| assert_eq!(half(bits.to_le_bytes()), expected);
+        check(0x3c00, 1.0);
+        check(0xbc00, -1.0);
+        check(0x3555, 0.333_251_95);
+        check(0x7bff, 65_504.0);
+        check(0x0001, 2.0_f32.powi(-24));
+        check(0x0000, 0.0);
     }
 }

@@ -25,6 +25,17 @@ pub fn instruction_set() -> &'static str {
     Kernel::new().instruction_set()
 }
 
+/// A model as a program carries it.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedModel {
+    /// The model's name.
+    pub name: &'static str,
+    /// What [`Encoder::new`] takes.
+    pub weights: &'static [u8],
+    /// The tokenizer, in the format of the `tokenizers` crate.
+    pub tokenizer: &'static [u8],
+}
+
 /// Why there is no vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EncodeError {
@@ -91,7 +102,8 @@ impl<'m> Encoder<'m> {
         self.weights.shape
     }
 
-    /// Returns the vector of each text, of `width` values and length 1: the mean of its tokens' vectors, normalised.
+    /// Returns the vector of each text, of `width` values and length 1: the mean of its tokens' vectors, projected if the model
+    /// has a matrix for that, and normalised.
     pub fn embed(&mut self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>, EncodeError> {
         if texts.is_empty() {
             return Ok(Vec::new());
@@ -132,7 +144,18 @@ impl<'m> Encoder<'m> {
             kernel.add_and_normalize(&mut self.rows, &self.narrow, norm.gamma, norm.beta, shape.epsilon);
         }
         let mut rows = self.rows.chunks_exact(shape.width);
-        Ok(texts.iter().map(|text| mean(rows.by_ref().take(text.len()), shape.width)).collect())
+        let mut vectors = vec![0.0; texts.len() * shape.width];
+        for (text, vector) in texts.iter().zip(vectors.chunks_exact_mut(shape.width)) {
+            for row in rows.by_ref().take(text.len()) {
+                vector.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+            }
+            vector.iter_mut().for_each(|sum| *sum /= text.len() as f32);
+        }
+        if let Some(projection) = self.weights.projection() {
+            kernel.fill(&mut self.tiles, &vectors, shape.width, shape.width);
+            kernel.linear(&self.tiles, projection.weights, projection.bias, &mut vectors);
+        }
+        Ok(vectors.chunks_exact(shape.width).map(normalized).collect())
     }
 
     /// Fills `rows` with the vector of each token and position.
@@ -151,9 +174,9 @@ impl<'m> Encoder<'m> {
                 return Err(EncodeError::Length(text.len()));
             }
             for ((&token, position), row) in text.iter().zip(weights.positions()).zip(rows.by_ref()) {
-                let (word, scale) = weights.word(token).ok_or(EncodeError::Token(token))?;
-                for ((to, word), position) in row.iter_mut().zip(word).zip(position.as_chunks::<4>().0) {
-                    *to = f32::from(word.cast_signed()) * scale + f32::from_le_bytes(*position);
+                weights.word(token, row).ok_or(EncodeError::Token(token))?;
+                for (to, position) in row.iter_mut().zip(position.as_chunks::<4>().0) {
+                    *to += f32::from_le_bytes(*position);
                 }
             }
         }
@@ -199,13 +222,8 @@ impl Attention {
     }
 }
 
-/// Returns the mean of rows, with length 1.
-fn mean<'a>(rows: impl Iterator<Item = &'a [f32]>, width: usize) -> Vec<f32> {
-    let mut mean = vec![0.0; width];
-    for row in rows {
-        mean.iter_mut().zip(row).for_each(|(mean, value)| *mean += value);
-    }
-    let length = mean.iter().map(|value| value * value).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
-    mean.iter_mut().for_each(|value| *value /= length);
-    mean
+/// Returns a vector's direction: the same with length 1.
+fn normalized(vector: &[f32]) -> Vec<f32> {
+    let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
+    vector.iter().map(|value| value / length).collect()
 }

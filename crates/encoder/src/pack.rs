@@ -8,13 +8,18 @@ use prost::Message;
 
 use crate::{
     kernel::{BLOCK, GROUP},
-    layout::{MAGIC, Shape},
+    layout::{MAGIC, PROJECTS, SHARED, SMALL_WORDS, Shape},
 };
 
 /// `TensorProto.DataType` of the ONNX specification.
 const FLOAT: i32 = 1;
+const UINT8: i32 = 2;
 const INT8: i32 = 3;
 const INT64: i32 = 7;
+const FLOAT16: i32 = 10;
+
+/// The matrix after the mean of a text's tokens, in models that have one.
+const PROJECTION: &str = "projection";
 
 /// Why an ONNX file cannot be packed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,8 +90,16 @@ pub fn pack(onnx: &[u8]) -> Result<Vec<u8>, PackError> {
         packed.extend(number.to_le_bytes());
     }
     packed.extend(shape.epsilon.to_le_bytes());
-    packed.extend(file.raw("embeddings.words.table.i8", INT8, &[tokens, width])?);
-    packed.extend(file.raw("embeddings.words.table.scale", FLOAT, &[tokens, 1])?);
+    let projects = if shape.projects { PROJECTS } else { 0 };
+    let small_words = if shape.has_small_words { SMALL_WORDS } else { 0 };
+    packed.extend((projects | small_words).to_le_bytes());
+    if shape.has_small_words {
+        packed.extend(file.raw("embeddings.words.table.u4", UINT8, &[tokens, width / 2])?);
+        packed.extend(file.raw("embeddings.words.table.scale.f16", FLOAT16, &[tokens, width / SHARED])?);
+    } else {
+        packed.extend(file.raw("embeddings.words.table.i8", INT8, &[tokens, width])?);
+        packed.extend(file.raw("embeddings.words.table.scale", FLOAT, &[tokens, 1])?);
+    }
     packed.extend(file.raw("embeddings.positions", FLOAT, &[positions, width])?);
     file.norm("embeddings.norm", width, &mut packed)?;
     for layer in 0..shape.layers {
@@ -96,6 +109,9 @@ pub fn pack(onnx: &[u8]) -> Result<Vec<u8>, PackError> {
         file.matrix(&format!("layer{layer}.ffn_in"), width, inner, &mut packed)?;
         file.matrix(&format!("layer{layer}.ffn_out"), inner, width, &mut packed)?;
         file.norm(&format!("layer{layer}.ffn_norm"), width, &mut packed)?;
+    }
+    if shape.projects {
+        file.matrix(PROJECTION, width, width, &mut packed)?;
     }
     debug_assert_eq!(packed.len(), shape.bytes());
     Ok(packed)
@@ -120,7 +136,8 @@ impl File<'_> {
     fn raw(&self, name: &str, kind: i32, dims: &[usize]) -> Result<&[u8], PackError> {
         let tensor = self.tensor(name)?;
         let size = match kind {
-            INT8 => 1,
+            INT8 | UINT8 => 1,
+            FLOAT16 => 2,
             FLOAT => 4,
             _ => 8,
         };
@@ -143,8 +160,10 @@ impl File<'_> {
     }
 
     fn shape(&self, nodes: &[OnnxNode]) -> Result<Shape, PackError> {
-        let [tokens, width] = self.dims("embeddings.words.table.i8")?;
-        let [positions, _] = self.dims("embeddings.positions")?;
+        let has_small_words = self.tensors.contains_key("embeddings.words.table.u4");
+        let table = if has_small_words { "embeddings.words.table.u4" } else { "embeddings.words.table.i8" };
+        let [tokens, _] = self.dims(table)?;
+        let [positions, width] = self.dims("embeddings.positions")?;
         let [inner] = self.dims("layer0.ffn_in.bias")?;
         let layers =
             (0..).take_while(|layer| self.tensors.contains_key(&*format!("layer{layer}.ffn_in.bias")));
@@ -161,6 +180,8 @@ impl File<'_> {
             tokens,
             positions,
             epsilon: epsilon.and_then(|epsilon| epsilon.f).unwrap_or(1e-5),
+            projects: self.tensors.contains_key(&*format!("{PROJECTION}.bias")),
+            has_small_words,
         };
         if shape.fits() {
             Ok(shape)

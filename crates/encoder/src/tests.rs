@@ -3,8 +3,12 @@
 use super::*;
 
 fn model() -> Vec<u8> {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/minilm-tools.int8w.onnx");
-    pack(&std::fs::read(file).expect("the model")).expect("it is of the family")
+    packed("minilm-tools.int8w.onnx")
+}
+
+fn packed(name: &str) -> Vec<u8> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/");
+    pack(&std::fs::read(format!("{folder}{name}")).expect("the model")).expect("it is of the family")
 }
 
 fn text(tokens: u32) -> Vec<u32> {
@@ -48,6 +52,29 @@ fn vectors_are_those_of_onnx_runtime() {
 }
 
 #[test]
+fn words_of_four_bits_and_a_projection_are_those_of_onnx_runtime() {
+    let model = packed("languages.onnx");
+    let mut encoder = Encoder::new(&model).expect("a model");
+    let shape = encoder.shape();
+    assert_eq!((shape.layers, shape.projects, shape.has_small_words), (12, true, true));
+    let inner = (0..94).map(|at| (7 * at * at + 999) % 100_000);
+    let long: Vec<u32> = [0].into_iter().chain(inner).chain([2]).collect();
+    for (ids, first, last) in [
+        (
+            &[0, 41, 1294, 12, 61886, 413, 102_772, 93792, 2][..],
+            [0.001_518_3, 0.021_775, -0.049_881_9, 0.017_489_6],
+            0.020_188_5,
+        ),
+        (&long, [0.074_099_9, -0.027_022_7, -0.013_456_2, 0.017_648], -0.015_307_7),
+    ] {
+        let vector = encoder.embed(&[ids]).expect("a vector").remove(0);
+        let near = |value: f32, expected: f32| (value - expected).abs() < 1e-5;
+        assert!(vector.iter().zip(first).all(|(value, expected)| near(*value, expected)), "{vector:?}");
+        assert!(near(vector[383], last), "{vector:?}");
+    }
+}
+
+#[test]
 fn a_vector_does_not_depend_on_the_texts_beside_it() {
     let model = model();
     let mut encoder = Encoder::new(&model).expect("a model");
@@ -85,12 +112,12 @@ fn what_cannot_be_run_is_an_error() {
     assert!(encoder.embed(&[&[1; 512]]).is_ok(), "it works after errors");
 
     let is_refused = |model: &[u8]| Encoder::new(model).err() == Some(EncodeError::Model);
-    assert!(is_refused(b"") && is_refused(b"nonetml1") && is_refused(&model[..model.len() - 1]));
+    assert!(is_refused(b"") && is_refused(b"nonetml2") && is_refused(&model[..model.len() - 1]));
     let mut other = model.clone();
     other[7] += 1;
     assert!(is_refused(&other), "another version");
     let mut other = model;
-    other[8..36].fill(0);
+    other[8..40].fill(0);
     assert!(is_refused(&other), "nothing in it");
 }
 

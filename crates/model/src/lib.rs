@@ -1,12 +1,20 @@
 //! What a program brings along for search by meaning: the files of `models/`, compiled in. A separate crate, because they are
 //! large: only programs link them, and no change of other code builds them again.
 
-/// The model's name in `models/README.md`.
-pub const NAME: &str = "minilm-tools.int8w";
+use nonet_encoder::PackedModel;
 
-/// A sentence embedder, packed for `nonet_encoder::Encoder`: tokens to 384 values.
-pub static WEIGHTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/model.packed"));
+macro_rules! model {
+    ($name:literal, $tokenizer:literal) => {
+        PackedModel {
+            name: $name,
+            weights: include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".packed")),
+            tokenizer: include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/", $tokenizer)),
+        }
+    };
+}
 
-/// The model's tokenizer, in the format of the `tokenizers` crate.
-pub static TOKENIZER: &[u8] =
-    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tokenizer.json"));
+/// The sentence encoder of tools and of English requests: 384 values.
+pub static TOOLS: PackedModel = model!("minilm-tools.int8w", "tokenizer.json");
+
+/// The sentence encoder of requests in other languages, into the same space.
+pub static LANGUAGES: PackedModel = model!("languages", "languages.tokenizer.json");

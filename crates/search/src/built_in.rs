@@ -1,46 +1,42 @@
-//! The model that a program brings along.
+//! The models that a program brings along.
 //!
-//! It is large, so this crate does not know it: a program links the crate `nonet-model` and hands it over once, before the
-//! first search by meaning. What is not a program (a test of another crate) is smaller and builds without it.
+//! They are large, so this crate does not know them: a program links the crate `nonet-model` and hands them over once, before the
+//! first search by meaning. What is not a program (a test of another crate) is smaller and builds without them.
 
 use std::sync::OnceLock;
 
+use nonet_encoder::PackedModel;
+
 use super::Backend;
 
-/// A sentence embedding model in memory.
-#[derive(Clone, Copy)]
-pub struct BuiltInModel {
-    /// The model's name.
-    pub name: &'static str,
-    /// The model as the crate `nonet-encoder` runs it.
-    pub weights: &'static [u8],
-    /// The tokenizer, in the format of the `tokenizers` crate.
-    pub tokenizer: &'static [u8],
+/// The models of a program.
+#[derive(Clone, Copy, Debug)]
+pub struct BuiltInModels {
+    /// The encoder of documents and of requests in English.
+    pub tools: &'static PackedModel,
+    /// The encoder of requests in other languages. Its vectors are compared with those of `tools`.
+    pub languages: &'static PackedModel,
 }
 
-static BUILT_IN: OnceLock<BuiltInModel> = OnceLock::new();
+static BUILT_IN: OnceLock<BuiltInModels> = OnceLock::new();
 
-/// Hands over the model. Later calls change nothing.
-pub fn bring(built_in: BuiltInModel) {
+/// Hands over the models. Later calls change nothing.
+pub fn bring(built_in: BuiltInModels) {
     BUILT_IN.get_or_init(|| built_in);
 }
 
-/// Returns the model, if the program brought one.
-pub fn built_in() -> Option<&'static BuiltInModel> {
+/// Returns the models, if the program brought them.
+pub fn built_in() -> Option<&'static BuiltInModels> {
     BUILT_IN.get()
 }
 
-/// Returns what runs the built-in model.
+/// Returns what runs the built-in models.
 pub fn backend() -> Backend {
     Backend { name: "built-in engine".to_owned(), detail: nonet_encoder::instruction_set().to_owned() }
 }
 
-/// Brings the model along, for tests that load it.
+/// Brings the models along, for tests that load them.
 #[cfg(test)]
-pub(crate) fn bring_model() {
-    bring(BuiltInModel {
-        name: nonet_model::NAME,
-        weights: nonet_model::WEIGHTS,
-        tokenizer: nonet_model::TOKENIZER,
-    });
+pub(crate) fn bring_models() {
+    bring(BuiltInModels { tools: &nonet_model::TOOLS, languages: &nonet_model::LANGUAGES });
 }

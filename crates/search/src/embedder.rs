@@ -8,8 +8,9 @@ use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
     panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -24,9 +25,9 @@ use tokio::{
 };
 
 use super::{
-    Passage, Passages, Settings, built_in,
+    Passage, Passages, Settings,
     cache::{Cache, ContentKey},
-    model::{Model, ModelSource, TextRole},
+    model::{Model, ModelChoice, ModelSource, TextRole},
     vectors,
 };
 
@@ -97,6 +98,9 @@ struct Shared {
     others: Option<Arc<dyn SharedVectors>>,
     /// Whether known vectors are being offered to other processes.
     offering: AtomicBool,
+    /// The embedder of requests in other languages, if the built-in models are in use. It has a thread and a model of its own.
+    languages: Option<OnceLock<Embedder>>,
+    idle: Duration,
 }
 
 type State = Option<Result<Backend, EmbedError>>;
@@ -131,7 +135,7 @@ struct Memory {
 impl Embedder {
     /// Starts the thread and returns at once; see [`Embedder::ready`].
     pub fn start(settings: &Settings) -> Embedder {
-        Embedder::start_with(settings, None, IDLE)
+        Embedder::sharing(settings, None)
     }
 
     /// Starts the thread with access to vectors of other processes.
@@ -141,14 +145,29 @@ impl Embedder {
 
     /// Starts the thread; it drops the model after `idle` without work.
     fn start_with(settings: &Settings, others: Option<Arc<dyn SharedVectors>>, idle: Duration) -> Embedder {
+        let choice = settings.model.clone().map_or(ModelChoice::Tools, ModelChoice::Folder);
+        Embedder::of(choice, settings.cache_folder(), settings.onnxruntime.clone(), others, idle)
+    }
+
+    /// Starts the thread of a model whose vectors are kept in the folder `cache`.
+    fn of(
+        choice: ModelChoice,
+        cache: Option<PathBuf>,
+        library: Option<PathBuf>,
+        others: Option<Arc<dyn SharedVectors>>,
+        idle: Duration,
+    ) -> Embedder {
         let (queries, queries_in) = mpsc::channel(QUEUE);
         let (documents, documents_in) = mpsc::channel(QUEUE);
         let (load, load_in) = mpsc::channel(1);
         let (tell_files, files) = watch::channel(None);
         let (tell_state, state) = watch::channel(None);
         let loaded = Arc::new(AtomicBool::new(false));
+        let languages = matches!(choice, ModelChoice::Tools).then(OnceLock::new);
         let worker = Worker {
-            settings: settings.clone(),
+            choice,
+            cache,
+            library,
             idle,
             jobs: Jobs { queries: queries_in, documents: documents_in, load: load_in },
             tell_state: tell_state.clone(),
@@ -161,8 +180,28 @@ impl Embedder {
         }
         let memory = Mutex::default();
         let offering = AtomicBool::new(false);
-        let shared = Shared { queries, documents, load, files, state, loaded, memory, others, offering };
+        let shared = Shared {
+            queries,
+            documents,
+            load,
+            files,
+            state,
+            loaded,
+            memory,
+            others,
+            offering,
+            languages,
+            idle,
+        };
         Embedder { shared: Arc::new(shared) }
+    }
+
+    /// Returns the embedder of requests in other languages than English; `None` if a folder's model is in use. Its vectors are
+    /// compared with this one's of documents. Its thread starts with the first call, and its model is loaded for the first
+    /// request.
+    pub fn for_languages(&self) -> Option<&Embedder> {
+        let start = || Embedder::of(ModelChoice::Languages, None, None, None, self.shared.idle);
+        self.shared.languages.as_ref().map(|languages| languages.get_or_init(start))
     }
 
     /// Loads the model unless it was loaded before, waits for it, and returns its engine.
@@ -528,7 +567,11 @@ impl Jobs {
 
 /// The state of the thread.
 struct Worker {
-    settings: Settings,
+    choice: ModelChoice,
+    /// The folder where vectors are kept between runs.
+    cache: Option<PathBuf>,
+    /// The ONNX Runtime library that runs a folder's model.
+    library: Option<PathBuf>,
     idle: Duration,
     jobs: Jobs,
     tell_state: watch::Sender<State>,
@@ -546,9 +589,9 @@ impl Worker {
     /// Reads the model's files and announces its cache. Then answers jobs until all handles are gone, and keeps
     /// the model in memory while there is work.
     fn embed(&mut self, tell_files: &watch::Sender<Option<ModelFiles>>) -> Result<(), String> {
-        let source = ModelSource::open(self.settings.model.as_deref())?;
+        let source = ModelSource::open(&self.choice)?;
         let fingerprint = source.fingerprint()?;
-        let cache = self.settings.cache_folder().map(|folder| Cache::new(&folder, &fingerprint));
+        let cache = self.cache.as_deref().map(|folder| Cache::new(folder, &fingerprint));
         cache.iter().for_each(Cache::tidy);
         tell_files.send_replace(Some(ModelFiles { fingerprint: fingerprint.into(), cache }));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
@@ -559,7 +602,7 @@ impl Worker {
                 Next::Load => None,
                 Next::End => return Ok(()),
             };
-            let loaded = guarded(|| Model::load(&source, self.settings.onnxruntime.as_deref()));
+            let loaded = guarded(|| Model::load(&source, self.library.as_deref()));
             let mut model = match loaded {
                 Ok(model) => model,
                 Err(reason) => {
@@ -595,16 +638,9 @@ impl Worker {
             }
             drop(model);
             self.loaded.store(false, Ordering::Relaxed);
-            give_back();
+            allocator::give_back();
+            source.page_out();
         }
-    }
-}
-
-/// Returns the memory of a model that was dropped.
-fn give_back() {
-    allocator::give_back();
-    if let Some(own) = built_in::built_in() {
-        allocator::page_out(own.weights);
     }
 }
 
@@ -633,6 +669,7 @@ fn stopped() -> EmbedError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Boosts, Document, Index, prepare};
 
     #[test]
     fn the_last_queries_are_remembered() {
@@ -668,7 +705,7 @@ mod tests {
     /// Loads the model, which only a few tests do.
     #[tokio::test(flavor = "multi_thread")]
     async fn meaning_is_in_the_vectors_and_known_texts_are_not_embedded_again() {
-        built_in::bring_model();
+        crate::built_in::bring_models();
         let folder = tempfile::tempdir().expect("temporary folder");
         let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
         let others = Arc::new(OtherProcesses::default());
@@ -756,7 +793,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_shared_vectors_those_of_another_length_are_embedded_again() {
-        built_in::bring_model();
+        crate::built_in::bring_models();
         let folder = tempfile::tempdir().expect("temporary folder");
         let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
         let others = Arc::new(OtherProcesses::default());
@@ -780,7 +817,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn an_idle_model_is_dropped_and_loaded_again() {
-        built_in::bring_model();
+        crate::built_in::bring_models();
         let folder = tempfile::tempdir().expect("temporary folder");
         let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
         let embedder = Embedder::start_with(&settings, None, Duration::from_millis(1));
@@ -794,5 +831,48 @@ mod tests {
         assert_eq!(embed("rain").await, Ok(first), "remembered");
         assert!(!embedder.is_loaded());
         assert!(embed("snow").await.is_ok());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_request_in_another_language_meets_tools_that_were_embedded_in_english() {
+        crate::built_in::bring_models();
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
+        let embedder = Embedder::start(&settings);
+        let documents = [
+            ("files.read_file", "Reads the contents of a file"),
+            ("weather.forecast", "Weather forecast for a city"),
+            ("mail.send", "Sends a message to people"),
+        ]
+        .map(|(id, description)| {
+            let (server, name) = id.split_once('.').expect("a full name");
+            let nothing = serde_json::Value::Null;
+            Document::from_definition(id, server, name, "", description, &nothing, vec![], "")
+        });
+        let passages: Vec<Passage> =
+            documents.iter().map(|document| document.passage(settings.rules)).collect();
+        let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("the model is compiled in");
+        let index = Index::new(documents.to_vec(), &settings).with_vectors(vectors);
+        let first = async |request: &str| {
+            let query = prepare(&index, Some(&embedder), request).await;
+            let found = index.search(&query, 1, &|_| true, &Boosts::new());
+            index.documents()[found.hits[0].document].id.to_string()
+        };
+        assert_eq!(first("read a file").await, "files.read_file");
+        let languages = embedder.for_languages().expect("the built-in models are in use");
+        assert!(!languages.is_loaded(), "nobody has asked in another language");
+        for (request, expected) in [
+            ("파일을 읽어줘", "files.read_file"),
+            ("przeczytaj plik", "files.read_file"),
+            ("ファイルを読む", "files.read_file"),
+            ("czy jutro będzie padać deszcz?", "weather.forecast"),
+            ("อากาศที่กรุงเทพเป็นอย่างไร", "weather.forecast"),
+            ("Anna'ya bir mesaj yaz", "mail.send"),
+        ] {
+            assert_eq!(first(request).await, expected, "{request}");
+        }
+        assert!(languages.is_loaded());
+        let of_a_folder = Embedder::start(&Settings { model: Some("/nowhere".into()), ..settings });
+        assert!(of_a_folder.for_languages().is_none(), "its model may read any language");
     }
 }

@@ -11,7 +11,7 @@ use super::{
     actions::ActionFit,
     index::{Index, NameMatch},
     products::{Product, ProductMatch},
-    query::{Query, QueryPart},
+    query::{Query, QueryPart, RequestLanguage},
     rules::Rule,
     vectors::UNKNOWN,
 };
@@ -35,6 +35,9 @@ const NAMED_PRODUCT: f32 = 0.05;
 const OTHER_PRODUCT: f32 = 0.1;
 /// The penalty for a product that was not named: enough to prefer an equally good document without one.
 const UNNAMED_PRODUCT: f32 = 0.01;
+/// The weight of the words of a request that no dictionary translates, as a share; its letters have none. Most documents are in English
+/// and share both with it by chance: 1.2 points of nDCG over fourteen languages.
+const IN_OTHER_LANGUAGE: f32 = 0.5;
 /// The penalty for a deprecated document.
 const DEPRECATED: f32 = 0.1;
 /// A part's best score must reach this share of the best part's to get a place among the first hits.
@@ -139,7 +142,11 @@ impl<'a> ScoreInputs<'a> {
             (true, false) => KEYWORD_IN_PARTS,
             (true, true) => KEYWORD,
         };
-        let weights = (keyword, if dense { TRIGRAM } else { TRIGRAM_WITHOUT_DENSE });
+        let weights = match (dense, query.language) {
+            (true, RequestLanguage::Other) => (keyword * IN_OTHER_LANGUAGE, 0.0),
+            (true, _) => (keyword, TRIGRAM),
+            (false, _) => (keyword, TRIGRAM_WITHOUT_DENSE),
+        };
         let products = match index.rules().has(Rule::Products) {
             true => by_products(index, &index.products().named(&query.whole.text)),
             false => Vec::new(),

@@ -46,8 +46,6 @@ struct LexicalIndex {
     /// Whether each document declares itself replaced by another.
     deprecated: Vec<bool>,
     rules: Rules,
-    /// Whether requests are embedded in English; false if the configured model may read their own language.
-    translates: bool,
 }
 
 /// A name of the document in a slot.
@@ -85,7 +83,7 @@ impl Index {
     pub fn updated(&self, documents: Vec<Arc<Document>>, settings: &Settings) -> Index {
         let (before, empty) = (&*self.words, LexicalIndex::empty(settings));
         let unused = before.numbers.len() - before.documents.len();
-        let fits = (before.rules, before.translates) == (empty.rules, empty.translates);
+        let fits = before.rules == empty.rules;
         let words = if fits && unused <= before.documents.len() + SPARE { before } else { &empty };
         let words = Arc::new(words.updated(documents));
         Index { words, vectors: None, graph_above: settings.hnsw_above }
@@ -152,7 +150,7 @@ impl Index {
 
     /// Analyses a request by the rules of this index.
     pub fn parse(&self, request: &str) -> Query {
-        Query::parse(request, self.words.rules, self.words.translates)
+        Query::parse(request, self.words.rules)
     }
 
     /// Returns the best `limit` documents among the allowed ones (by number), best first. `boosts` are added to the scores
@@ -296,11 +294,7 @@ impl Passages for Index {
 
 impl LexicalIndex {
     fn empty(settings: &Settings) -> LexicalIndex {
-        LexicalIndex {
-            rules: settings.rules,
-            translates: settings.model.is_none(),
-            ..LexicalIndex::default()
-        }
+        LexicalIndex { rules: settings.rules, ..LexicalIndex::default() }
     }
 
     /// Returns the words of these documents. Known documents keep their slots.
@@ -358,7 +352,6 @@ impl LexicalIndex {
             names,
             products,
             rules,
-            translates: self.translates,
             documents,
         }
     }

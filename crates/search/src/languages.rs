@@ -1,5 +1,5 @@
-//! Translates requests from eight languages into English, word by word, before embedding and search: the
-//! built-in model reads English, and most tools are described in English.
+//! Translates requests from eight languages into English, word by word: most tools are described in English, and a translation's
+//! words and vector find them beside those of the request itself.
 //!
 //! Each language has a dictionary (`languages/*.txt`) with the words of this field: verbs, objects, file
 //! types, time. The result need not be a proper sentence. Numbers, names in Latin letters and quoted text are
@@ -22,8 +22,6 @@ const SHORTEST_COMPOUND: usize = 7;
 const SHORTEST_HALF: usize = 3;
 /// The most words between a German verb and its separated prefix at the end of the clause.
 const LONGEST_CLAUSE: usize = 25;
-/// How much of a request shows its language, in characters.
-const LONGEST_JUDGED: usize = 1_000;
 /// Longer runs are not words and are not analysed.
 const LONGEST_WORD: usize = 40;
 
@@ -133,33 +131,6 @@ pub(super) fn gloss(request: &str) -> Option<Gloss> {
     let text = language.dictionary().translate(language, &tokens);
     // Without any dictionary word, keep the request as it is.
     text.chars().any(char::is_alphanumeric).then_some(Gloss { language, text })
-}
-
-/// Returns whether a request is probably in a language without a dictionary.
-pub fn is_unread(request: &str) -> bool {
-    let request = text::cut(request, LONGEST_JUDGED);
-    let tokens = tokens(request);
-    if language_of(&tokens).is_some() {
-        return false;
-    }
-    let letters = || request.chars().filter(|c| c.is_alphabetic());
-    let is_latin = |c: &char| c.is_ascii() || matches!(*c as u32, 0x00C0..=0x024F | 0x1E00..=0x1EFF);
-    if letters().filter(|c| !is_latin(c)).count() * 2 > letters().count() {
-        return true;
-    }
-    let words = tokens.iter().filter_map(|token| match token {
-        Token::Word(written, folded) if folded.chars().count() > 1 => Some((written, english(folded))),
-        _ => None,
-    });
-    let words: Vec<(&String, f32)> = words.collect();
-    let unknown = words.iter().filter(|(_, english)| *english == 0.0).count();
-    // Without accents, it takes more words to tell a language from English words that are not of this field.
-    let has_accents = words.iter().any(|(written, english)| *english == 0.0 && !written.is_ascii());
-    let is_foreign = match has_accents {
-        true => words.len() > 1 && unknown * 2 > words.len(),
-        false => words.len() > 3 && unknown * 4 >= words.len() * 3,
-    };
-    is_foreign && words.iter().all(|(_, english)| *english < 1.0)
 }
 
 /// A piece of a request.
@@ -288,7 +259,9 @@ fn language_of(tokens: &[Token]) -> Option<Language> {
     }
     if !foreign.is_empty() {
         let is_name = latin.len() > foreign.len() && is_english();
-        return (!is_name).then_some(Ru);
+        // Ukrainian, Belarusian, Serbian and Macedonian have letters that Russian does not.
+        let is_russian = !foreign.iter().any(|word| word.contains(NOT_RUSSIAN));
+        return (!is_name && is_russian).then_some(Ru);
     }
     // Recognises a plain English request in one pass, before reading any dictionary.
     if words.iter().all(|(_, folded)| english(folded) > 0.0 || products::is_known(folded)) {
@@ -298,9 +271,12 @@ fn language_of(tokens: &[Token]) -> Option<Language> {
     for language in LATIN {
         let dictionary = language.dictionary();
         let (mut own, mut shared, mut other) = (0.0, 0.0, 0.0);
+        let mut known = 0;
         for (written, folded) in &words {
             let english = english(folded);
-            match dictionary.knows(language, written, folded) {
+            let knows = dictionary.knows(language, written, folded);
+            known += usize::from(knows);
+            match knows {
                 false => other += english,
                 // A single letter is not a word: a list of letters has no language.
                 true if english > 0.0 || folded.chars().count() < 2 => shared += 0.25,
@@ -309,12 +285,17 @@ fn language_of(tokens: &[Token]) -> Option<Language> {
             }
         }
         let enough = if words.len() > 3 { own >= 2.0 } else { own >= 1.0 };
-        if enough && own > other && best.is_none_or(|(most, _)| own + shared > most) {
+        // Dutch has words of German, and Swedish words of French, but not half of them.
+        let is_own = own > other && 2 * known >= words.len();
+        if enough && is_own && best.is_none_or(|(most, _)| own + shared > most) {
             best = Some((own + shared, language));
         }
     }
     best.map(|(_, language)| language)
 }
+
+/// Cyrillic letters of other languages than Russian.
+const NOT_RUSSIAN: [char; 11] = ['і', 'ї', 'є', 'ґ', 'ў', 'ђ', 'ј', 'љ', 'њ', 'ћ', 'џ'];
 
 /// English words with the same spelling in other languages.
 const COMMON_ENGLISH: &str = "\
@@ -670,39 +651,12 @@ mod tests {
             "what is the weather in Москва",
             "a b c; d e f",
             "send a message to José Álvarez on Slack",
+            "прочитай кілька файлів одразу",
+            "Hoe groot zijn de bestanden in deze map?",
             "on one plan come die table",
             "!!! 🦀 42",
         ] {
             assert_eq!(gloss(request), None, "{request}");
-        }
-    }
-
-    #[test]
-    fn languages_without_a_dictionary_are_noticed() {
-        let check = |request: &str, expected: bool| assert_eq!(is_unread(request), expected, "{request}");
-        for request in [
-            "파일을 읽어줘",
-            "اقرأ الملف",
-            "फ़ाइल पढ़ो",
-            "utwórz nowy plik w katalogu",
-            "yeni bir dosya oluştur",
-            "yeni bir dosya olustur",
-        ] {
-            check(request, true);
-        }
-        for request in [
-            "read a file",
-            "прочитай файл",
-            "ファイルを読む",
-            "supprime le fichier",
-            "gut microbiome papers",
-            "acme foobar widget",
-            "send a message to José Álvarez on Slack",
-            "qqqq zzzz",
-            "",
-            "!!! 🦀 42",
-        ] {
-            check(request, false);
         }
     }
 

@@ -15,6 +15,7 @@ mod built_in;
 mod cache;
 mod document;
 mod embedder;
+mod english;
 pub mod eval;
 mod fusion;
 mod index;
@@ -31,18 +32,17 @@ mod text;
 mod vectors;
 pub mod verbs;
 
-use std::{collections::HashMap, path::PathBuf};
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
+
+use query::RequestLanguage;
 
 /// Returns what an abbreviation of this field means.
 pub use abbreviations::meaning as abbreviation;
-pub use built_in::{BuiltInModel, backend, bring, built_in};
+pub use built_in::{BuiltInModels, backend, bring, built_in};
 pub use cache::ContentKey as VectorKey;
 pub use document::{Document, Passage, Passages};
 pub use embedder::{Backend, EmbedError, Embedder, SharedVectors};
 pub use index::Index;
-/// Returns whether a request is probably in a language that search does not read.
-pub use languages::is_unread;
-/// The name of the built-in model.
 pub use outcomes::{LearnedBoost, Outcome, Outcomes};
 pub use query::Query;
 pub use rules::{Rule, Rules};
@@ -253,7 +253,7 @@ impl Confidence {
 pub async fn prepare(index: &Index, embedder: Option<&Embedder>, request: &str) -> Query {
     let query = index.parse(request);
     match embedder.filter(|_| index.has_vectors()) {
-        Some(embedder) => match embedder.embed_queries(&query.texts()).await {
+        Some(embedder) => match embed(embedder, &query).await {
             Ok(vectors) => query.with_vectors(vectors),
             Err(error) => {
                 tracing::debug!(%error, "answering from keywords");
@@ -262,4 +262,28 @@ pub async fn prepare(index: &Index, embedder: Option<&Embedder>, request: &str) 
         },
         None => query,
     }
+}
+
+/// The weight of a translation's vector beside the request's own. Measured from 0 to 2 over eight languages of two sets: 3 points of
+/// nDCG, most at 0.5 to 1; the less, the better for languages that are taken for one with a dictionary.
+const TRANSLATION: f32 = 0.5;
+
+/// Returns the vectors of [`Query::texts`]. A request in another language than English goes to the built-in encoder of such
+/// requests; a folder's model gets it as it was written, because it may read that language.
+async fn embed(embedder: &Embedder, query: &Query) -> Result<Vec<Arc<[f32]>>, EmbedError> {
+    if query.language == RequestLanguage::English {
+        return embedder.embed_queries(&query.texts()).await;
+    }
+    let Some(languages) = embedder.for_languages() else {
+        return embedder.embed_queries(&query.written()).await;
+    };
+    let written = languages.embed_queries(&query.written()).await?;
+    if query.language == RequestLanguage::Other {
+        return Ok(written);
+    }
+    let translated = embedder.embed_queries(&query.texts()).await?;
+    let both = |(written, translated): (&Arc<[f32]>, &Arc<[f32]>)| {
+        vectors::sum([(&**written, 1.0), (&**translated, TRANSLATION)]).into()
+    };
+    Ok(written.iter().zip(&translated).map(both).collect())
 }

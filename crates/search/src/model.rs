@@ -18,7 +18,8 @@ use std::{
     thread,
 };
 
-use nonet_encoder::Encoder;
+use nonet_base::allocator;
+use nonet_encoder::{Encoder, PackedModel};
 use sha2::{Digest, Sha256};
 use tokenizers::{Encoding, Tokenizer, TruncationParams};
 
@@ -39,7 +40,9 @@ const CHARACTERS_PER_TOKEN: usize = 20;
 /// Tokens of a run of several texts. Each run reads all weights, so short texts cost less together; a request waits for a
 /// run of documents, and longer runs are hardly faster.
 const RUN_TOKENS: usize = 96;
-/// The fingerprint of the built-in model, computed like a folder's.
+/// What the encoder of other languages was trained with before each request (Wang et al. 2024, "Multilingual E5 Text Embeddings").
+const LANGUAGES_PROMPT: &str = "query: ";
+/// The fingerprint of the built-in model of documents, computed like a folder's.
 const BUILT_IN: &str = "b7b65dc3d6c2e9ec";
 /// The remedy for most errors of a folder.
 const EXPORT: &str = "`optimum-cli export onnx --model NAME DIR`";
@@ -51,10 +54,26 @@ pub(super) enum TextRole {
     Document,
 }
 
+/// Which model an embedder runs.
+#[derive(Clone, Debug)]
+pub(super) enum ModelChoice {
+    /// The built-in encoder of documents and of requests in English.
+    Tools,
+    /// The built-in encoder of requests in other languages.
+    Languages,
+    /// A folder's.
+    Folder(PathBuf),
+}
+
+/// Where a model's weights are.
+enum Weights {
+    BuiltIn(&'static PackedModel),
+    File(PathBuf),
+}
+
 /// A model's files, located and read as far as the fingerprint needs.
 pub(super) struct ModelSource {
-    /// The graph's file; `None` for the built-in graph.
-    graph: Option<PathBuf>,
+    weights: Weights,
     tokenizer_file: PathBuf,
     tokenizer: Cow<'static, [u8]>,
     recipe: Recipe,
@@ -63,17 +82,20 @@ pub(super) struct ModelSource {
 }
 
 impl ModelSource {
-    /// Opens the model of a folder, or the built-in one.
-    pub(super) fn open(folder: Option<&Path>) -> Result<ModelSource, String> {
-        let Some(folder) = folder else {
-            let own = built_in::built_in().ok_or("this program has no built-in model")?;
-            return Ok(ModelSource {
-                graph: None,
-                tokenizer_file: "the built-in tokenizer.json".into(),
-                tokenizer: own.tokenizer.into(),
-                recipe: Recipe::default(),
-                pooling: Ok(Pooling::Mean),
-            });
+    /// Opens the model of a folder, or a built-in one.
+    pub(super) fn open(choice: &ModelChoice) -> Result<ModelSource, String> {
+        let own = || built_in::built_in().ok_or("this program has no built-in model");
+        let of_program = |own: &'static PackedModel, prompt: &str| ModelSource {
+            weights: Weights::BuiltIn(own),
+            tokenizer_file: format!("the built-in tokenizer of {}", own.name).into(),
+            tokenizer: own.tokenizer.into(),
+            recipe: Recipe { query_prompt: prompt.to_owned(), ..Recipe::default() },
+            pooling: Ok(Pooling::Mean),
+        };
+        let folder = match choice {
+            ModelChoice::Tools => return Ok(of_program(own()?.tools, "")),
+            ModelChoice::Languages => return Ok(of_program(own()?.languages, LANGUAGES_PROMPT)),
+            ModelChoice::Folder(folder) => folder,
         };
         if !folder.is_dir() {
             return Err(format!(
@@ -85,12 +107,9 @@ impl ModelSource {
             .into_iter()
             .map(|name| folder.join(name))
             .find(|file| file.is_file());
-        if graph.is_none() {
-            return Err(format!(
-                "{}: contains no model.onnx or onnx/model.onnx; {EXPORT} creates one",
-                folder.display()
-            ));
-        }
+        let graph = graph.ok_or_else(|| {
+            format!("{}: contains no model.onnx or onnx/model.onnx; {EXPORT} creates one", folder.display())
+        })?;
         let tokenizer_file = folder.join("tokenizer.json");
         let tokenizer = fs::read(&tokenizer_file).map_err(|error| {
             format!(
@@ -100,17 +119,30 @@ impl ModelSource {
             )
         })?;
         let (recipe, pooling) = (Recipe::read(folder)?, Pooling::read(folder));
-        Ok(ModelSource { graph, tokenizer_file, tokenizer: tokenizer.into(), recipe, pooling })
+        Ok(ModelSource {
+            weights: Weights::File(graph),
+            tokenizer_file,
+            tokenizer: tokenizer.into(),
+            recipe,
+            pooling,
+        })
+    }
+
+    /// Returns the pages of a built-in model to the system.
+    pub(super) fn page_out(&self) {
+        if let Weights::BuiltIn(own) = self.weights {
+            allocator::page_out(own.weights);
+        }
     }
 
     /// Returns sixteen hex digits of a SHA-256 over everything that a document's vector depends on, to tell
     /// models apart.
     pub(super) fn fingerprint(&self) -> Result<String, String> {
         let mut hash = Sha256::new();
-        match &self.graph {
+        match &self.weights {
             // Reading the model's 24 MB would keep them in memory.
-            None => return Ok(BUILT_IN.to_owned()),
-            Some(graph) => {
+            Weights::BuiltIn(_) => return Ok(BUILT_IN.to_owned()),
+            Weights::File(graph) => {
                 // Large exports keep their weights in a second file.
                 let weights = ["onnx_data", "onnx.data"].map(|ending| graph.with_extension(ending));
                 for file in [graph].into_iter().chain(weights.iter().filter(|file| file.is_file())) {
@@ -151,7 +183,7 @@ pub(super) struct Model {
 
 enum Runner {
     /// One for each thread that runs the model.
-    BuiltIn(Vec<Encoder<'static>>),
+    BuiltIn(Vec<Encoder<'static>>, &'static PackedModel),
     Graph(Graph),
 }
 
@@ -170,12 +202,9 @@ impl Model {
         })?;
         let (query, document) =
             frames(&mut tokenizer, &source.recipe).map_err(|reason| format!("{tokenizer_name}: {reason}"))?;
-        let (runner, backend) = match &source.graph {
-            None => {
-                let own = built_in::built_in().expect("`ModelSource::open` found it");
-                (Runner::BuiltIn(vec![encoder(own.weights)?]), built_in::backend())
-            }
-            Some(file) => {
+        let (runner, backend) = match &source.weights {
+            Weights::BuiltIn(own) => (Runner::BuiltIn(vec![encoder(own)?], own), built_in::backend()),
+            Weights::File(file) => {
                 let engine = onnxruntime::engine(library)?;
                 let tokens = tokenizer.get_vocab_size(false);
                 let name = tokenizer_name.to_string();
@@ -229,24 +258,20 @@ impl Model {
 
     /// Whether two runs take less time together than one after the other, where there are two cores.
     pub(super) fn is_parallel(&self) -> bool {
-        matches!(self.runner, Runner::BuiltIn(_))
+        matches!(self.runner, Runner::BuiltIn(..))
     }
 
     /// Returns the normalised vectors of the texts of each run. Runs of the built-in model have a thread each.
     pub(super) fn embed(&mut self, runs: &[&[(usize, Encoding)]]) -> Vec<Result<Vec<Vec<f32>>, String>> {
-        let encoders = match &mut self.runner {
+        let (encoders, own) = match &mut self.runner {
             Runner::Graph(graph) => {
                 let mut run =
                     |run: &[(usize, Encoding)]| run.iter().map(|(_, text)| graph.embed(text)).collect();
                 return runs.iter().map(|texts| run(texts)).collect();
             }
-            Runner::BuiltIn(encoders) => encoders,
+            Runner::BuiltIn(encoders, own) => (encoders, own),
         };
-        if encoders.len() < runs.len()
-            && let Some(own) = built_in::built_in()
-        {
-            encoders.extend((encoders.len()..runs.len()).filter_map(|_| encoder(own.weights).ok()));
-        }
+        encoders.extend((encoders.len()..runs.len()).filter_map(|_| encoder(own).ok()));
         let run = |encoder: &mut Encoder<'_>, texts: &[(usize, Encoding)]| {
             let texts: Vec<&[u32]> = texts.iter().map(|(_, text)| text.get_ids()).collect();
             encoder.embed(&texts).map_err(|error| format!("the built-in model: {error}"))
@@ -268,8 +293,8 @@ impl Model {
     }
 }
 
-fn encoder(weights: &'static [u8]) -> Result<Encoder<'static>, String> {
-    Encoder::new(weights).map_err(|error| format!("the built-in model: {error}"))
+fn encoder(own: &PackedModel) -> Result<Encoder<'static>, String> {
+    Encoder::new(own.weights).map_err(|error| format!("the built-in model: {error}"))
 }
 
 /// Replaces the tokenizer's padding and limits, and returns the frames of requests and documents.
@@ -306,15 +331,15 @@ mod of_the_built_in {
         let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
         let mut hash = Sha256::new();
         hash.update(fs::read(models.join("minilm-tools.int8w.onnx")).expect("the model"));
-        hash.update(nonet_model::TOKENIZER);
+        hash.update(nonet_model::TOOLS.tokenizer);
         hash.update(DOCUMENT_TOKENS.to_le_bytes());
         assert_eq!(BUILT_IN, nonet_base::text::hex(&hash.finalize()[..8]));
     }
 
     #[test]
     fn texts_that_fit_into_a_run_go_together_and_runs_side_by_side() {
-        built_in::bring_model();
-        let source = ModelSource::open(None).expect("it is there");
+        built_in::bring_models();
+        let source = ModelSource::open(&ModelChoice::Tools).expect("it is there");
         let mut model = Model::load(&source, None).expect("it needs no library");
         let words = |count: usize| "mail ".repeat(count);
         // With the two tokens around each text.

@@ -12,6 +12,7 @@ use regex::Regex;
 use super::{
     abbreviations,
     actions::{self, Actions},
+    english,
     languages::{self, Gloss},
     rules::{Rule, Rules},
     synonyms, text, vectors,
@@ -48,14 +49,28 @@ pub struct Query {
     pub(super) is_identifier: bool,
     /// Words of the request that can only be names, each as words.
     pub(super) mentions: Vec<String>,
+    pub(super) language: RequestLanguage,
+}
+
+/// Who can read a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestLanguage {
+    /// The built-in encoder of documents.
+    English,
+    /// The encoder of other languages; a dictionary has an English text for the other one.
+    Translated,
+    /// The encoder of other languages.
+    Other,
 }
 
 /// A text to score by.
 #[derive(Clone, Debug)]
 pub(super) struct QueryPart {
     pub(super) text: String,
-    /// The text to embed: abbreviations are followed by their meaning.
+    /// The text to embed, in English if there is a dictionary: abbreviations are followed by their meaning.
     spoken: String,
+    /// The same in the language of the request.
+    written: String,
     /// The words of the text, then words with the same meaning, without duplicates.
     pub(super) terms: Vec<Term>,
     /// How many of the terms are words of the text.
@@ -77,26 +92,27 @@ pub(super) struct Term {
 }
 
 impl Query {
-    /// Analyses a request of any language and length. The rules must be those of the index. `translates`:
-    /// embed requests in a dictionary's language in English, because the model reads only English.
-    pub fn parse(request: &str, rules: Rules, translates: bool) -> Query {
+    /// Analyses a request of any language and length. The rules must be those of the index.
+    pub fn parse(request: &str, rules: Rules) -> Query {
         let whole = text::cut(request.trim(), MOST_CHARACTERS);
-        let gloss = if rules.has(Rule::Languages) { languages::gloss(whole) } else { None };
+        let is_foreign =
+            rules.has(Rule::Languages) && !is_identifier(whole) && english::is_other_language(whole);
+        let gloss = if is_foreign { languages::gloss(whole) } else { None };
         let (of_whole, parts) = match &gloss {
             None => (
                 QueryPart::new(whole, false, rules),
                 parts(whole, rules, |part| QueryPart::new(part, false, rules)),
             ),
-            Some(Gloss { text, .. }) if translates => (
-                QueryPart::new(text, true, rules),
-                parts(text, rules, |part| QueryPart::new(part, true, rules)),
-            ),
-            Some(Gloss { language, text }) => (
-                QueryPart::new(text, true, rules).spoken_as(whole),
-                parts(whole, rules, |part| {
-                    QueryPart::new(&language.into_english(part), true, rules).spoken_as(part)
-                }),
-            ),
+            Some(Gloss { language, text }) => {
+                let glossed = |written: &str, text: &str| {
+                    let part = QueryPart::new(text, true, rules);
+                    QueryPart { written: written.to_owned(), ..part }
+                };
+                (
+                    glossed(whole, text),
+                    parts(whole, rules, |part| glossed(part, &language.into_english(part))),
+                )
+            }
         };
         // Tools and their aliases may use the language of the request.
         let of_whole = if gloss.is_some() { of_whole.also(text::terms(whole, rules)) } else { of_whole };
@@ -114,6 +130,11 @@ impl Query {
                 .collect(),
             parts,
             whole: of_whole,
+            language: match gloss {
+                Some(_) => RequestLanguage::Translated,
+                None if is_foreign => RequestLanguage::Other,
+                None => RequestLanguage::English,
+            },
         }
     }
 
@@ -123,10 +144,18 @@ impl Query {
     }
 
     /// Returns the texts whose vectors [`Query::with_vectors`] needs: the parts of a request for several
-    /// things, or else the whole.
+    /// things, or else the whole. In English if there is a dictionary.
     pub fn texts(&self) -> Vec<String> {
-        let texts = if self.parts.is_empty() { std::slice::from_ref(&self.whole) } else { &self.parts };
-        texts.iter().map(|part| part.spoken.clone()).collect()
+        self.to_embed().iter().map(|part| part.spoken.clone()).collect()
+    }
+
+    /// Returns the same texts in the language of the request.
+    pub fn written(&self) -> Vec<String> {
+        self.to_embed().iter().map(|part| part.written.clone()).collect()
+    }
+
+    fn to_embed(&self) -> &[QueryPart] {
+        if self.parts.is_empty() { std::slice::from_ref(&self.whole) } else { &self.parts }
     }
 
     /// Adds a vector for each text, in order. Parts without a vector do not count. The vector of a whole with
@@ -148,7 +177,7 @@ impl Query {
 impl Query {
     /// Returns the query by meaning only, without words, letters, parts and names.
     pub fn vector_only(&self) -> Query {
-        let nothing = Query::parse("", Rules::default(), true);
+        let nothing = Query::parse("", Rules::default());
         let whole = QueryPart { vector: self.whole.vector.clone(), ..nothing.whole.clone() };
         Query { whole, ..nothing }
     }
@@ -199,7 +228,8 @@ impl QueryPart {
         trigrams.dedup();
         let actions =
             if rules.has(Rule::Actions) { actions::of_request(part, is_gloss) } else { Actions::NONE };
-        QueryPart { text: part.to_owned(), spoken, terms, said, actions, trigrams, vector: None }
+        let written = spoken.clone();
+        QueryPart { text: part.to_owned(), spoken, written, terms, said, actions, trigrams, vector: None }
     }
 
     /// Adds search terms that do not count as words of the request.
@@ -209,12 +239,6 @@ impl QueryPart {
                 self.terms.push(Term { by: term.clone(), term, weight: 1.0 });
             }
         }
-        self
-    }
-
-    /// Sets another text to embed.
-    fn spoken_as(mut self, text: &str) -> QueryPart {
-        text.clone_into(&mut self.spoken);
         self
     }
 
@@ -341,55 +365,54 @@ mod tests {
         for request in
             ["", " ", "\u{0}", "查询北京的天气", "🦀🦀", &"a".repeat(100_000), &"word. ".repeat(5_000)]
         {
-            let query = Query::parse(request, Rules::default(), true);
+            let query = Query::parse(request, Rules::default());
             assert!((1..=MOST_PARTS).contains(&query.texts().len()));
         }
     }
 
     #[test]
     fn the_vector_of_a_whole_is_that_of_its_parts_together() {
-        let query = Query::parse(
-            "find flights to Rome; book the cheapest one; mail me the plan",
-            Rules::default(),
-            true,
-        );
+        let query =
+            Query::parse("find flights to Rome; book the cheapest one; mail me the plan", Rules::default());
         assert_eq!(query.texts(), ["find flights to Rome", "book the cheapest one", "mail me the plan"]);
         let unit = |at: usize| -> Arc<[f32]> { (0..3).map(|n| f32::from(n == at)).collect() };
         let query = query.with_vectors((0..3).map(unit).collect());
         let whole = query.whole.vector.as_deref().expect("a vector");
         assert!(whole.iter().all(|value| (value - 1.0 / 3f32.sqrt()).abs() < 1e-6));
         assert_eq!(query.parts[2].vector.as_deref(), Some(&*unit(2)));
-        let none = Query::parse("a b c; d e f; g h i", Rules::default(), true).with_vectors(Vec::new());
+        let none = Query::parse("a b c; d e f; g h i", Rules::default()).with_vectors(Vec::new());
         assert!(!none.has_vectors() && none.parts.len() == 3);
     }
 
     #[test]
     fn synonyms_do_not_count_as_said() {
-        let query = Query::parse("remove a folder", Rules::default(), true);
+        let query = Query::parse("remove a folder", Rules::default());
         assert_eq!(query.whole.said().collect::<Vec<_>>(), ["remov", "folder"]);
         let synonym = |term: &Term| term.term == "delet" && term.weight == SYNONYM && term.by == "remov";
         assert!(query.whole.terms.iter().any(synonym));
-        let query = Query::parse("remove a folder", Rules::default().without(Rule::Synonyms), true);
+        let query = Query::parse("remove a folder", Rules::default().without(Rule::Synonyms));
         assert_eq!(query.whole.terms.len(), 2);
     }
 
     #[test]
-    fn requests_in_other_languages_are_embedded_in_english_where_the_model_reads_no_other() {
-        let texts = |translates: bool| Query::parse("Datei löschen", Rules::default(), translates).texts();
-        assert_eq!(texts(true), ["file delete"]);
-        assert_eq!(texts(false), ["Datei löschen"]);
-        let query = Query::parse("Datei löschen", Rules::default(), true);
+    fn requests_in_other_languages_have_two_texts() {
+        let query = Query::parse("Datei löschen", Rules::default());
+        assert_eq!(query.language, RequestLanguage::Translated);
+        assert_eq!(
+            (query.texts(), query.written()),
+            (vec!["file delete".into()], vec!["Datei löschen".into()])
+        );
         assert_eq!(query.whole.said().collect::<Vec<_>>(), ["file", "delet"]);
         // An alias in the language of the request is found by its own words.
         assert!(query.whole.terms.iter().any(|term| term.term == text::stem("loschen")));
         let rules = Rules::default().without(Rule::Languages);
-        assert_eq!(Query::parse("Datei löschen", rules, true).texts(), ["Datei löschen"]);
+        assert_eq!(Query::parse("Datei löschen", rules).texts(), ["Datei löschen"]);
     }
 
     #[test]
     fn abbreviations_are_looked_for_as_what_they_stand_for() {
         let weight = |request: &str, term: &str| {
-            let query = Query::parse(request, Rules::default(), true);
+            let query = Query::parse(request, Rules::default());
             query.whole.terms.iter().find(|known| known.term == term).map(|known| known.weight)
         };
         assert_eq!(weight("list PRs", "pull"), Some(ABBREVIATION));
@@ -397,16 +420,16 @@ mod tests {
         assert_eq!(weight("show statistics", "stat"), Some(ABBREVIATION), "as `get_stats` has it");
         assert_eq!(weight("list pull requests", "pull"), Some(1.0));
         assert_eq!(
-            Query::parse("restart k8s pods", Rules::default(), true).texts(),
+            Query::parse("restart k8s pods", Rules::default()).texts(),
             ["restart k8s pods (kubernetes)"]
         );
-        let spoken = |request: &str| Query::parse(request, Rules::default(), true).texts().remove(0);
+        let spoken = |request: &str| Query::parse(request, Rules::default()).texts().remove(0);
         assert_eq!(spoken("close HR-22 in /var/data/env.d"), "close HR-22 in /var/data/env.d");
         assert_eq!(spoken("sign offer.docx"), "sign offer.docx (word document)");
         assert_eq!(spoken("add 19 and 23"), "add 19 and 23 (calculate)");
         assert_eq!(spoken("17.5 percent of 2340"), "17.5 percent of 2340 (calculate)");
         assert_eq!(spoken("add a label to issue 17 by 2026-11-22"), "add a label to issue 17 by 2026-11-22");
         let rules = Rules::default().without(Rule::Abbreviations);
-        assert_eq!(Query::parse("restart k8s pods", rules, true).texts(), ["restart k8s pods"]);
+        assert_eq!(Query::parse("restart k8s pods", rules).texts(), ["restart k8s pods"]);
     }
 }
