@@ -264,8 +264,8 @@ pub async fn prepare(index: &Index, embedder: Option<&Embedder>, request: &str) 
     }
 }
 
-/// The weight of a translation's vector beside the request's own. Measured from 0 to 2 over eight languages of two sets: 3 points of
-/// nDCG, most at 0.5 to 1; the less, the better for languages that are taken for one with a dictionary.
+/// The weight of a translation's vector beside the request's own. Measured from 0 to 2 over eight languages of two sets: 2 to 3
+/// points of nDCG, most at 0.5 to 1; the less, the better for languages that are taken for one with a dictionary.
 const TRANSLATION: f32 = 0.5;
 
 /// Returns the vectors of [`Query::texts`]. A request in another language than English goes to the built-in encoder of such

@@ -44,7 +44,7 @@ pub enum Rule {
     LateSentences,
     /// Leaves usage rules, argument lists, examples and markup out of the embedded text.
     Boilerplate,
-    /// Translates requests in other languages into English.
+    /// Gives requests in other languages to an encoder of their own, and translates them into English.
     Languages,
 }
 
