@@ -11,5 +11,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={}", model.display());
         fs::write(Path::new(&out).join(format!("{name}.packed")), nonet_encoder::pack(&fs::read(model)?)?)?;
     }
+    let tokenizer = models.join("languages.tokenizer.json");
+    println!("cargo::rerun-if-changed={}", tokenizer.display());
+    let (scores, map) = nonet_encoder::pack_pieces(&fs::read(tokenizer)?)?;
+    fs::write(Path::new(&out).join("languages.scores"), scores)?;
+    fs::write(Path::new(&out).join("languages.pieces"), map)?;
     Ok(())
 }

@@ -3,12 +3,13 @@
 //! The model is a slice of bytes in the form that [`pack`] writes at build time: int8 weights in the order in which they are read,
 //! with a float32 scale for each output and 64 inputs. Nothing is loaded, unpacked or copied; a program's own pages are the model.
 //! Activations are float32, so a vector is that of the ONNX graph up to rounding, and does not depend on the texts beside it.
-//! Knows tokens, not text.
+//! The words of a text become tokens here too where a vocabulary is as large as a model's ([`Pieces`]).
 
 mod kernel;
 mod layout;
 #[cfg(any(test, feature = "pack"))]
 mod pack;
+mod pieces;
 
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,9 @@ mod tests;
 pub use layout::Shape;
 #[cfg(any(test, feature = "pack"))]
 pub use pack::{PackError, pack};
+#[cfg(any(test, feature = "pack"))]
+pub use pieces::pack_pieces;
+pub use pieces::{PackedPieces, Pieces};
 
 use kernel::{BLOCK, Kernel, Tiles};
 use layout::Weights;
@@ -32,8 +36,17 @@ pub struct PackedModel {
     pub name: &'static str,
     /// What [`Encoder::new`] takes.
     pub weights: &'static [u8],
-    /// The tokenizer, in the format of the `tokenizers` crate.
-    pub tokenizer: &'static [u8],
+    /// What cuts texts into the model's tokens.
+    pub tokenizer: PackedTokenizer,
+}
+
+/// A tokenizer as a program carries it.
+#[derive(Clone, Copy, Debug)]
+pub enum PackedTokenizer {
+    /// A `tokenizer.json` of the crate `tokenizers`.
+    Json(&'static [u8]),
+    /// The vocabulary of a multilingual model, which that crate would unpack into 126 MB.
+    Pieces(PackedPieces),
 }
 
 /// Why there is no vector.

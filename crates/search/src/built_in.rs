@@ -12,9 +12,9 @@ use super::Backend;
 /// The models of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct BuiltInModels {
-    /// The encoder of documents and of requests in English.
+    /// The encoder of texts in English, names included.
     pub tools: &'static PackedModel,
-    /// The encoder of requests in other languages. Its vectors are compared with those of `tools`.
+    /// The encoder of texts in other languages. Its vectors are compared with those of `tools`.
     pub languages: &'static PackedModel,
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{
     cache::{self, ContentKey},
+    english,
     rules::{Rule, Rules},
     text,
 };
@@ -33,6 +34,10 @@ const FIRST_SENTENCE: f32 = 1.0;
 /// a higher weight drowns the description.
 const TOOL_NAME: f32 = 0.3;
 
+/// The weight of the vector by the encoder of other languages, if the description is not English. Measured from 1 to 4, with and without
+/// the name: facts in 14 languages are found first in 90.4 to 94.9 % of requests in the others (94.0 with this), and tools described
+/// in Chinese by English requests a little worse with more.
+const OTHER_LANGUAGE: f32 = 2.0;
 /// The total weight of the vectors of a long description's later sentences.
 const LATE_SENTENCES: f32 = 1.0;
 
@@ -41,10 +46,12 @@ const LATE_SENTENCES: f32 = 1.0;
 pub struct Passage {
     pub(super) texts: Vec<(String, f32)>,
     pub(super) key: ContentKey,
+    /// Texts for the encoder of other languages, repeated from `texts`.
+    pub(super) others: Vec<(String, f32)>,
 }
 
 impl Passage {
-    /// Wraps texts and their weights.
+    /// Wraps English texts and their weights.
     pub fn new(texts: Vec<(String, f32)>) -> Passage {
         let heads: Vec<_> =
             texts.iter().map(|(text, weight)| (text.len().to_le_bytes(), weight.to_le_bytes())).collect();
@@ -53,7 +60,7 @@ impl Passage {
             .zip(&heads)
             .flat_map(|((text, _), (length, weight))| [&length[..], text.as_bytes(), &weight[..]]);
         let key = cache::key(parts);
-        Passage { texts, key }
+        Passage { texts, key, others: Vec::new() }
     }
 }
 
@@ -159,7 +166,9 @@ impl Document {
                 add(text(&window), share);
             }
         }
-        Passage::new(texts)
+        let is_other = english::is_other_language(&description);
+        let others = is_other.then(|| (text(&description), OTHER_LANGUAGE)).into_iter().collect();
+        Passage { others, ..Passage::new(texts) }
     }
 
     /// Returns `server name: description (parameters)` with split identifiers. Leaves out the group's

@@ -98,7 +98,7 @@ struct Shared {
     others: Option<Arc<dyn SharedVectors>>,
     /// Whether known vectors are being offered to other processes.
     offering: AtomicBool,
-    /// The embedder of requests in other languages, if the built-in models are in use. It has a thread and a model of its own.
+    /// The embedder of texts in other languages, if the built-in models are in use. It has a thread and a model of its own.
     languages: Option<OnceLock<Embedder>>,
     idle: Duration,
 }
@@ -196,9 +196,8 @@ impl Embedder {
         Embedder { shared: Arc::new(shared) }
     }
 
-    /// Returns the embedder of requests in other languages than English; `None` if a folder's model is in use. Its vectors are
-    /// compared with this one's of documents. Its thread starts with the first call, and its model is loaded for the first
-    /// request.
+    /// Returns the embedder of texts in other languages than English; `None` if a folder's model is in use. Its vectors are
+    /// compared with this one's. Its thread starts with the first call, and its model is loaded for the first text.
     pub fn for_languages(&self) -> Option<&Embedder> {
         let start = || Embedder::of(ModelChoice::Languages, None, None, None, self.shared.idle);
         self.shared.languages.as_ref().map(|languages| languages.get_or_init(start))
@@ -332,19 +331,28 @@ impl Embedder {
         vectors.pop().unwrap_or_else(|| Err(stopped()))
     }
 
-    /// Embeds several passages, whose texts share runs of the model.
+    /// Embeds several passages, each with the encoder that reads its language. Their texts share runs of a model.
     async fn embed_passages(&self, passages: &[Cow<'_, Passage>]) -> Result<Vec<EmbedResult>, EmbedError> {
-        let texts = passages.iter().flat_map(|passage| &passage.texts).map(|(text, _)| text.clone());
-        let mut vectors = self.run(TextRole::Document, texts.collect()).await?.into_iter();
+        let texts = |of: fn(&Passage) -> &[(String, f32)]| {
+            passages.iter().flat_map(|passage| of(passage)).map(|(text, _)| text.clone()).collect::<Vec<_>>()
+        };
+        let (own, others) = (texts(|passage| &passage.texts), texts(|passage| &passage.others));
+        let mut own = self.run(TextRole::Document, own).await?.into_iter();
+        let languages = if others.is_empty() { None } else { self.for_languages() };
+        let others = match languages {
+            Some(languages) => languages.run(TextRole::Document, others).await?,
+            None => Vec::new(),
+        };
+        let mut others = others.into_iter();
         let sum = |passage: &Cow<'_, Passage>| {
-            let vectors: Vec<EmbedResult> = vectors.by_ref().take(passage.texts.len()).collect();
-            let vectors = vectors.into_iter().collect::<Result<Vec<_>, _>>()?;
+            let own = own.by_ref().take(passage.texts.len());
+            let vectors: Result<Vec<_>, _> = own.chain(others.by_ref().take(passage.others.len())).collect();
+            let vectors = vectors?;
             if let [only] = &vectors[..] {
                 return Ok(only.clone());
             }
-            let weighted =
-                vectors.iter().zip(&passage.texts).map(|(vector, (_, weight))| (&**vector, *weight));
-            Ok(vectors::sum(weighted).into())
+            let weights = passage.texts.iter().chain(&passage.others).map(|(_, weight)| *weight);
+            Ok(vectors::sum(vectors.iter().map(|vector| &**vector).zip(weights)).into())
         };
         Ok(passages.iter().map(sum).collect())
     }
@@ -669,7 +677,7 @@ fn stopped() -> EmbedError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Boosts, Document, Index, prepare};
+    use crate::{Boosts, Document, Index, Rules, prepare};
 
     #[test]
     fn the_last_queries_are_remembered() {
@@ -872,6 +880,21 @@ mod tests {
             assert_eq!(first(request).await, expected, "{request}");
         }
         assert!(languages.is_loaded());
+        let facts = [
+            "이 팀은 매주 월요일에 회의를 한다",
+            "Hasło do sieci zmieniamy co kwartał",
+            "The office closes at six",
+        ];
+        let facts = facts.map(|fact| Document::prose(fact, fact, Vec::new()).passage(Rules::prose()));
+        let vectors = embedder.embed_documents(&facts, |_, _| {}).await.expect("the model is compiled in");
+        for (request, expected) in [("when does the team meet", 0), ("how often is the password changed", 1)]
+        {
+            let request = embedder.embed_queries(&[request.to_owned()]).await.expect("a vector").remove(0);
+            let cosine = |vector: &Arc<[f32]>| request.iter().zip(&**vector).map(|(a, b)| a * b).sum::<f32>();
+            let cosines: Vec<f32> = vectors.iter().flatten().map(cosine).collect();
+            let best = (0..3).max_by(|a, b| cosines[*a].total_cmp(&cosines[*b]));
+            assert_eq!(best, Some(expected), "{cosines:?}");
+        }
         let of_a_folder = Embedder::start(&Settings { model: Some("/nowhere".into()), ..settings });
         assert!(of_a_folder.for_languages().is_none(), "its model may read any language");
     }

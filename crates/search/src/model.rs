@@ -10,9 +10,9 @@ mod onnx;
 mod recipe;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::{
-    borrow::Cow,
     fs,
     path::{Path, PathBuf},
     thread,
@@ -21,11 +21,12 @@ use std::{
 use nonet_base::allocator;
 use nonet_encoder::{Encoder, PackedModel};
 use sha2::{Digest, Sha256};
-use tokenizers::{Encoding, Tokenizer, TruncationParams};
+use tokenizers::Encoding;
 
 use self::{
     graph::Graph,
     recipe::{Pooling, Recipe},
+    tokens::TextTokenizer,
 };
 use super::{Backend, built_in, onnxruntime, text};
 
@@ -40,10 +41,10 @@ const CHARACTERS_PER_TOKEN: usize = 20;
 /// Tokens of a run of several texts. Each run reads all weights, so short texts cost less together; a request waits for a
 /// run of documents, and longer runs are hardly faster.
 const RUN_TOKENS: usize = 96;
-/// What the encoder of other languages was trained with before each request (Wang et al. 2024, "Multilingual E5 Text Embeddings").
+/// What the encoder of other languages was trained with before each text (Wang et al. 2024, "Multilingual E5 Text Embeddings").
 const LANGUAGES_PROMPT: &str = "query: ";
-/// The fingerprint of the built-in model of documents, computed like a folder's.
-const BUILT_IN: &str = "b7b65dc3d6c2e9ec";
+/// The fingerprint of the built-in models and of what chooses between them, computed like a folder's.
+const BUILT_IN: &str = "b4f152c0213e02c4";
 /// The remedy for most errors of a folder.
 const EXPORT: &str = "`optimum-cli export onnx --model NAME DIR`";
 
@@ -57,9 +58,9 @@ pub(super) enum TextRole {
 /// Which model an embedder runs.
 #[derive(Clone, Debug)]
 pub(super) enum ModelChoice {
-    /// The built-in encoder of documents and of requests in English.
+    /// The built-in encoder of English.
     Tools,
-    /// The built-in encoder of requests in other languages.
+    /// The built-in encoder of texts in other languages.
     Languages,
     /// A folder's.
     Folder(PathBuf),
@@ -68,14 +69,14 @@ pub(super) enum ModelChoice {
 /// Where a model's weights are.
 enum Weights {
     BuiltIn(&'static PackedModel),
-    File(PathBuf),
+    /// With the tokenizer's bytes.
+    File(PathBuf, Vec<u8>),
 }
 
 /// A model's files, located and read as far as the fingerprint needs.
 pub(super) struct ModelSource {
     weights: Weights,
     tokenizer_file: PathBuf,
-    tokenizer: Cow<'static, [u8]>,
     recipe: Recipe,
     /// The error matters only if the graph leaves pooling to us.
     pooling: Result<Pooling, String>,
@@ -88,8 +89,11 @@ impl ModelSource {
         let of_program = |own: &'static PackedModel, prompt: &str| ModelSource {
             weights: Weights::BuiltIn(own),
             tokenizer_file: format!("the built-in tokenizer of {}", own.name).into(),
-            tokenizer: own.tokenizer.into(),
-            recipe: Recipe { query_prompt: prompt.to_owned(), ..Recipe::default() },
+            recipe: Recipe {
+                query_prompt: prompt.to_owned(),
+                document_prompt: prompt.to_owned(),
+                ..Recipe::default()
+            },
             pooling: Ok(Pooling::Mean),
         };
         let folder = match choice {
@@ -119,13 +123,7 @@ impl ModelSource {
             )
         })?;
         let (recipe, pooling) = (Recipe::read(folder)?, Pooling::read(folder));
-        Ok(ModelSource {
-            weights: Weights::File(graph),
-            tokenizer_file,
-            tokenizer: tokenizer.into(),
-            recipe,
-            pooling,
-        })
+        Ok(ModelSource { weights: Weights::File(graph, tokenizer), tokenizer_file, recipe, pooling })
     }
 
     /// Returns the pages of a built-in model to the system.
@@ -142,7 +140,7 @@ impl ModelSource {
         match &self.weights {
             // Reading the model's 24 MB would keep them in memory.
             Weights::BuiltIn(_) => return Ok(BUILT_IN.to_owned()),
-            Weights::File(graph) => {
+            Weights::File(graph, tokenizer) => {
                 // Large exports keep their weights in a second file.
                 let weights = ["onnx_data", "onnx.data"].map(|ending| graph.with_extension(ending));
                 for file in [graph].into_iter().chain(weights.iter().filter(|file| file.is_file())) {
@@ -151,9 +149,9 @@ impl ModelSource {
                     std::io::copy(&mut reader, &mut HashWriter(&mut hash)).map_err(fault)?;
                 }
                 hash.update(format!("{:?} {:?}", self.recipe, self.pooling.as_ref().ok()));
+                hash.update(tokenizer);
             }
         }
-        hash.update(&self.tokenizer);
         hash.update(DOCUMENT_TOKENS.to_le_bytes());
         Ok(nonet_base::text::hex(&hash.finalize()[..8]))
     }
@@ -174,7 +172,7 @@ impl std::io::Write for HashWriter<'_> {
 
 pub(super) struct Model {
     runner: Runner,
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     lower_case: bool,
     query: Frame,
     document: Frame,
@@ -197,18 +195,21 @@ impl Model {
     /// Loads the tokenizer and the model. The `library` runs the model of a folder.
     pub(super) fn load(source: &ModelSource, library: Option<&Path>) -> Result<Model, String> {
         let tokenizer_name = source.tokenizer_file.display();
-        let mut tokenizer = Tokenizer::from_bytes(&source.tokenizer).map_err(|error| {
+        let tokenizer = match &source.weights {
+            Weights::BuiltIn(own) => TextTokenizer::of_program(&own.tokenizer),
+            Weights::File(_, json) => TextTokenizer::of_json(json),
+        };
+        let mut tokenizer = tokenizer.map_err(|error| {
             format!("{tokenizer_name}: not a supported tokenizer: {error}; use the one that {EXPORT} writes")
         })?;
         let (query, document) =
             frames(&mut tokenizer, &source.recipe).map_err(|reason| format!("{tokenizer_name}: {reason}"))?;
         let (runner, backend) = match &source.weights {
             Weights::BuiltIn(own) => (Runner::BuiltIn(vec![encoder(own)?], own), built_in::backend()),
-            Weights::File(file) => {
+            Weights::File(file, _) => {
                 let engine = onnxruntime::engine(library)?;
-                let tokens = tokenizer.get_vocab_size(false);
                 let name = tokenizer_name.to_string();
-                let graph = Graph::load(file, source.pooling.clone(), engine, tokens, &name)?;
+                let graph = Graph::load(file, source.pooling.clone(), engine, tokenizer.vocabulary(), &name)?;
                 (Runner::Graph(graph), engine.backend.clone())
             }
         };
@@ -226,14 +227,12 @@ impl Model {
             TextRole::Query => &self.query,
             TextRole::Document => &self.document,
         };
-        let truncation = TruncationParams { max_length: frame.tokens, ..Default::default() };
-        self.tokenizer.with_truncation(Some(truncation)).map_err(|error| error.to_string())?;
         let text = text::cut(text, frame.tokens.saturating_mul(CHARACTERS_PER_TOKEN));
         let mut text = format!("{}{text}", frame.prompt);
         if self.lower_case {
             text = text.to_lowercase();
         }
-        let encoding = self.tokenizer.encode_fast(text, true).map_err(|error| error.to_string())?;
+        let encoding = self.tokenizer.cut(&text, frame.tokens)?;
         if encoding.is_empty() {
             return Err("the tokenizer found no tokens in the text".to_owned());
         }
@@ -297,17 +296,13 @@ fn encoder(own: &PackedModel) -> Result<Encoder<'static>, String> {
     Encoder::new(own.weights).map_err(|error| format!("the built-in model: {error}"))
 }
 
-/// Replaces the tokenizer's padding and limits, and returns the frames of requests and documents.
-fn frames(tokenizer: &mut Tokenizer, recipe: &Recipe) -> Result<(Frame, Frame), String> {
-    let own = tokenizer.get_truncation().map(|truncation| truncation.max_length);
-    tokenizer.with_padding(None);
-    tokenizer.with_truncation(None).map_err(|error| error.to_string())?;
-    let most = recipe.max_tokens.or(own).into_iter().chain(recipe.positions).min().unwrap_or(usize::MAX);
-    let tokens = |text: &str| {
-        tokenizer.encode_fast(text, true).map(|encoding| encoding.len()).map_err(|error| error.to_string())
-    };
+/// Returns the frames of requests and documents.
+fn frames(tokenizer: &mut TextTokenizer, recipe: &Recipe) -> Result<(Frame, Frame), String> {
+    let most = recipe.max_tokens.or(tokenizer.limit());
+    let most = most.into_iter().chain(recipe.positions).min().unwrap_or(usize::MAX);
+    let mut tokens = |text: &str| tokenizer.cut(text, usize::MAX).map(|encoding| encoding.len());
     let special = tokens("")?;
-    let frame = |prompt: &str, wanted: usize| {
+    let mut frame = |prompt: &str, wanted: usize| {
         let around = tokens(prompt)?;
         if around >= most {
             return Err(format!(
@@ -330,8 +325,15 @@ mod of_the_built_in {
     fn its_fingerprint_is_that_of_its_files() {
         let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
         let mut hash = Sha256::new();
-        hash.update(fs::read(models.join("minilm-tools.int8w.onnx")).expect("the model"));
-        hash.update(nonet_model::TOOLS.tokenizer);
+        for file in [
+            "minilm-tools.int8w.onnx",
+            "tokenizer.json",
+            "languages.onnx",
+            "languages.tokenizer.json",
+            "../crates/search/src/english.weights",
+        ] {
+            hash.update(fs::read(models.join(file)).expect("a file of the model"));
+        }
         hash.update(DOCUMENT_TOKENS.to_le_bytes());
         assert_eq!(BUILT_IN, nonet_base::text::hex(&hash.finalize()[..8]));
     }
