@@ -23,7 +23,6 @@ mod connect;
 mod doctor;
 mod edit;
 mod elsewhere;
-mod eval;
 mod failure;
 mod fitting;
 mod forget;
@@ -32,11 +31,11 @@ mod harden;
 mod hosts;
 mod launchers;
 mod local;
-mod lock;
 mod log;
 mod login;
 mod logs;
 mod man;
+mod moved;
 mod reload;
 mod secret;
 mod serve;
@@ -49,7 +48,6 @@ mod table;
 mod take_up;
 mod trust;
 mod ui;
-mod update;
 mod version;
 
 use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Duration};
@@ -58,7 +56,6 @@ use nonet_base::allocator;
 use nonet_config::{self as config, LoadedConfig, ValueSources, select};
 use nonet_core::{Gateway, GatewayOptions};
 use nonet_sandbox as sandbox;
-use nonet_search::eval::EvalOptions;
 use nonet_servers::downstream::process_guard;
 use nonet_store as store;
 use nonet_text::fault::FaultCode;
@@ -170,7 +167,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Completions { shell } => complete::print(shell),
         Command::Man { command, dir } => man::run(&command, dir.as_deref()),
         Command::Forget(args) => forget::run(&args, config).await,
-        Command::Trust(args) => trust::run(args, config).await,
+        Command::Trust(args) if !args.lock => trust::run(args, config).await,
         Command::Approve(args) => approve::run(args, config).await,
         Command::Connect { url: Some(url), header } => {
             connect::to_url(&url, &header, profile.as_deref()).await
@@ -200,7 +197,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             hosts::install(&client, config, profile.as_deref(), project, replace, always_allow, dry_run)
         }
         Command::Uninstall { client, project, dry_run } => hosts::uninstall(&client, project, dry_run),
-        Command::Update(args) => update::run(&args).await,
+        Command::Update { .. } => moved::update(),
         Command::Schema { markdown: true } => {
             raw!("{}", config::reference().trim_end());
             Ok(OK)
@@ -209,10 +206,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             raw!("{}", serde_json::to_string_pretty(&config::schema())?);
             Ok(OK)
         }
-        Command::Eval { tools, queries, out, without, confidence, replay } => {
-            let measure = EvalOptions { confidence, replay };
-            eval::run(&tools, &queries, out.as_deref(), &without, measure, config).await
-        }
+        Command::Eval { arguments } => moved::eval(&arguments),
         Command::Reload { accept, json } => reload::run(accept, json, config).await,
         Command::Status { json, follow, way } => {
             status::run(config, profile, status::StatusArgs { json, follow, way }).await
@@ -294,7 +288,11 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
                 false => Ok(code),
             }
         }
-        Command::Lock(args) => lock::run(loaded, &args).await,
+        Command::Trust(args) => trust::lock(loaded, args.check, args.json).await,
+        Command::Lock { check, json } => {
+            moved::lock(check);
+            trust::lock(loaded, check, json).await
+        }
         Command::Ui(args) => Box::pin(ui::run(loaded, &args)).await,
         Command::Login(args) => tokio::select! {
             code = login::login(&loaded.config, &args) => code,

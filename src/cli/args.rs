@@ -5,18 +5,14 @@ mod read;
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{
-    Args, Parser, Subcommand,
-    builder::{PossibleValuesParser, TypedValueParser},
-};
+use clap::{Args, Parser, Subcommand};
 use nonet_config::select::SELECT_COMMAND;
 use nonet_sandbox::{INIT_COMMAND, SANDBOX_COMMAND};
-use nonet_search::Rule;
 use nonet_servers::downstream::process_guard;
 use nonet_store::shared::{BY_TRUST, SHARED_COMMAND, START_COMMAND};
 
 pub(super) use self::{groups::command, read::read};
-use super::{add, approve, audit, forget, lock, login, secret, setup, stop, trust, ui, update};
+use super::{add, approve, audit, forget, login, secret, setup, stop, trust, ui};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -217,8 +213,6 @@ pub(super) enum Command {
         #[arg(long, short)]
         verbose: bool,
     },
-    /// Show how to update Nonet and, with --check, whether there is a newer version
-    Update(update::UpdateArgs),
     /// Have the running gateways read servers.toml now, and show what changed or why it was refused
     Reload {
         /// Take the file although it loses tokens, policies, profiles or most servers
@@ -228,24 +222,17 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Measure search quality on a labelled set of tools and queries
+    /// The package manager that installed Nonet does this
+    #[command(hide = true, disable_help_flag = true)]
+    Update {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Moved to `nonet-lab eval`
+    #[command(hide = true, disable_help_flag = true)]
     Eval {
-        /// Lines of {"server", "name", "description", "input_schema"}
-        tools: PathBuf,
-        /// Lines of {"query", "relevant": ["server.name"]}
-        queries: PathBuf,
-        /// Write the ranking of each query to this file, one JSON object per line
-        #[arg(long, value_name = "FILE")]
-        out: Option<PathBuf>,
-        /// Rank without this rule, to measure its worth (repeatable)
-        #[arg(long, value_name = "RULE", value_parser = rule())]
-        without: Vec<Rule>,
-        /// Also report how often high, medium and no confidence were right
-        #[arg(long)]
-        confidence: bool,
-        /// Also report the effect of earlier outcomes, on repeated requests and on others
-        #[arg(long)]
-        replay: bool,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
     },
     /// Set up Nonet for your clients, step by step: import, secrets, check, install
     Setup(setup::SetupArgs),
@@ -339,8 +326,14 @@ pub(super) enum Command {
     },
     /// Show what servers changed, and trust it; or trust a project's servers.toml
     Trust(trust::TrustArgs),
-    /// Write servers.lock, the hashes of every server's definitions, to commit beside servers.toml
-    Lock(lock::LockArgs),
+    /// Moved to `nonet trust --lock`
+    #[command(hide = true)]
+    Lock {
+        #[arg(long)]
+        check: bool,
+        #[arg(long)]
+        json: bool,
+    },
     /// Show what waits for your approval, and approve or deny it
     Approve(approve::ApproveArgs),
     /// Sign in to a server in a browser (OAuth)
@@ -437,9 +430,8 @@ impl Cli {
                     | Command::Remove { json: true, .. }
                     | Command::Enable { json: true, .. }
                     | Command::Disable { json: true, .. }
-                    | Command::Update(update::UpdateArgs { json: true, .. })
                     | Command::Trust(trust::TrustArgs { json: true, .. })
-                    | Command::Lock(lock::LockArgs { json: true, .. })
+                    | Command::Lock { json: true, .. }
                     | Command::Approve(approve::ApproveArgs { json: true, .. })
                     | Command::Secret { action: secret::SecretAction::List { json: true } }
                     | Command::Audit {
@@ -468,7 +460,7 @@ impl Cli {
                     | Command::Forget(_)
                     | Command::Trust(_)
                     | Command::Approve(_)
-                    | Command::Lock(_)
+                    | Command::Lock { .. }
                     | Command::Audit { .. }
                     | Command::Schema { .. }
                     | Command::Eval { .. }
@@ -477,7 +469,7 @@ impl Cli {
                     | Command::Stop(_)
                     | Command::Restart(_)
                     | Command::Ui(_)
-                    | Command::Update(_)
+                    | Command::Update { .. }
                     | Command::Completions { .. }
             )
         );
@@ -489,9 +481,4 @@ impl Cli {
             None
         }
     }
-}
-
-/// Reads a rule by its name; the help lists them.
-fn rule() -> impl TypedValueParser<Value = Rule> {
-    PossibleValuesParser::new(Rule::ALL.map(Rule::name)).try_map(|name| name.parse::<Rule>())
 }

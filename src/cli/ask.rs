@@ -231,7 +231,7 @@ pub(super) fn tell_version(version: &str, file: &Path) {
     let is_older = number(version) < number(own);
     let remedy = match is_older {
         true => format!("run `{}` to start this one", shell::nonet("restart", file)),
-        false => "run `nonet update` to update this one".into(),
+        false => "update this one, as docs/upgrade.md says".into(),
     };
     TOLD.call_once(|| {
         show::complain(format_args!(

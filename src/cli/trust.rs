@@ -1,6 +1,7 @@
 //! `nonet trust`: shows what servers changed, and records the user's trust in it, or in a servers.toml.
 
 mod files;
+mod lock;
 
 use std::{
     collections::BTreeSet,
@@ -18,6 +19,7 @@ use nonet_servers::pins::{Pins, WaitingPin, plain};
 use nonet_store::{self as store, Pin, Retention};
 use serde_json::{Value, json};
 
+pub(super) use self::lock::run as lock;
 use super::{FAILED, OK, found, show};
 
 /// The longest answer that is read, in bytes.
@@ -37,6 +39,12 @@ pub(super) struct TrustArgs {
     /// Take back the trust in a servers.toml
     #[arg(long, requires = "names", conflicts_with_all = ["list", "yes"])]
     pub revoke: bool,
+    /// Write servers.lock, the hashes of every server's definitions, to commit beside servers.toml
+    #[arg(long, conflicts_with_all = ["names", "list", "files", "revoke", "yes"])]
+    pub lock: bool,
+    /// Write nothing: report what differs from servers.lock, and exit with 1 if anything does
+    #[arg(long, requires = "lock")]
+    pub check: bool,
     /// Trust without asking. A servers.toml needs a terminal nevertheless
     #[arg(long, short, conflicts_with_all = ["list", "files"])]
     pub yes: bool,

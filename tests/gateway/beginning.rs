@@ -3,7 +3,6 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::unix::fs::PermissionsExt,
     path::Path,
     process::Stdio,
     sync::Arc,
@@ -150,43 +149,4 @@ fn clients_get_the_command_that_fetches_nonet_and_no_path_in_a_cache() {
         let again = run(&["setup", "cursor", "--yes"]);
         assert!(text(&again).contains("nothing was changed"), "{}", text(&again));
     }
-}
-
-#[test]
-fn the_newest_version_is_asked_of_whatever_installed_nonet() {
-    let home = tempfile::tempdir().expect("a temporary folder");
-    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
-    let exe = linked(place.path(), "lib/node_modules/nonet/node_modules/@nonet/linux-x64-gnu/bin/nonet");
-    let npm = home.path().join("npm");
-    let run = |says: &str, arguments: &[&str]| {
-        fs::write(&npm, format!("#!/bin/sh\n[ \"$*\" = 'view nonet version' ] || exit 9\n{says}\n"))
-            .expect("written");
-        fs::set_permissions(&npm, fs::Permissions::from_mode(0o755)).expect("it can be run");
-        let mut run = std::process::Command::new(&exe);
-        let run = run.current_dir(home.path()).env("HOME", home.path()).env("PATH", home.path());
-        run.arg("update").args(arguments).output().expect("nonet runs")
-    };
-    for (says, arguments, code, parts) in [
-        ("exit 9", &[][..], 0, &["To update: npm install -g nonet@latest"][..]),
-        ("echo 99.1.0", &["--check"], 1, &["Nonet 99.1.0 is available", "npm install -g nonet@latest"]),
-        ("echo 0.0.1", &["--check"], 0, &["is the newest version"]),
-        (
-            "echo '404 no such package' >&2; exit 1",
-            &["--check"],
-            2,
-            &["`npm view nonet version` failed", "404"],
-        ),
-        ("echo hello", &["--check"], 2, &["did not print a version, but: hello"]),
-        ("echo 99.1.0", &["--check", "--json"], 1, &[r#""newest": "99.1.0""#, r#""installed_by": "npm""#]),
-    ] {
-        let output = run(says, arguments);
-        let told = text(&output);
-        assert_eq!(output.status.code(), Some(code), "{says}: {told}");
-        for part in parts {
-            assert!(told.contains(part), "{says}: {part}: {told}");
-        }
-    }
-    // Nobody to ask.
-    let unknown = nonet(&home, &["update", "--check"]);
-    assert_eq!(unknown.status.code(), Some(2), "{}", text(&unknown));
 }

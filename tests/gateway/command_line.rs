@@ -329,39 +329,17 @@ fn schema_and_completions_are_printed() {
 }
 
 #[test]
-fn search_quality_is_measured() {
+fn commands_that_are_gone_say_what_to_write() {
     let setup = Setup::new();
-    let (tools, queries, ranked) = (setup.path("tools"), setup.path("queries"), setup.path("ranked"));
-    let tool = |server: &str, name: &str, description: &str| {
-        json!({ "server": server, "name": name, "description": description, "input_schema": { "type": "object" } }).to_string() + "\n"
-    };
-    let text = tool("Any Name", "read.file", "Reads a file") + &tool("mail", "send", "Sends an e-mail");
-    std::fs::write(&tools, text).expect("it can be written");
-    std::fs::write(&queries, "{\"query\": \"send an e-mail\", \"relevant\": [\"mail.send\"]}\n")
-        .expect("it can be written");
-    let path = |path: &std::path::Path| path.to_str().expect("UTF-8").to_string();
-    let output = run(&setup, &["eval", &path(&tools), &path(&queries), "--out", &path(&ranked)]);
-    assert_eq!(code(&output), Some(0), "{}", stderr(&output));
-    let report = json(&output);
-    assert_eq!(
-        (&report["tools"], &report["queries"], &report["recall@1"]),
-        (&json!(2), &json!(1), &json!(1.0)),
-        "{report}"
-    );
-    for key in [
-        "recall@3",
-        "recall@5",
-        "recall@10",
-        "mrr@10",
-        "ndcg@10",
-        "index_ms",
-        "search_p50_ms",
-        "search_p95_ms",
+    // There is no lock file to compare with, either.
+    for (arguments, said) in [
+        (&["update", "--check"][..], "docs/upgrade.md"),
+        (&["lock", "--check"], "write `nonet trust --lock --check`"),
     ] {
-        assert!(report[key].is_number(), "{key}: {report}");
+        let output = run(&setup, arguments);
+        assert_eq!(code(&output), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
     }
-    let line = std::fs::read_to_string(&ranked).expect("it was written");
-    assert!(line.starts_with("{\"query\":\"send an e-mail\",\"ranked\":[\"mail.send\""), "{line}");
 }
 
 #[test]
@@ -396,7 +374,7 @@ fn the_man_page_has_every_command() {
     let output =
         std::process::Command::new(env!("CARGO_BIN_EXE_nonet")).arg("man").output().expect("nonet runs");
     let page = String::from_utf8(output.stdout).expect("UTF-8");
-    for command in ["serve", "import", "install", "check", "eval"] {
+    for command in ["serve", "import", "install", "check", "trust"] {
         assert!(page.contains(&format!("nonet\\-{command}")), "{command}");
     }
 }

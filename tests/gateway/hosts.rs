@@ -335,7 +335,6 @@ fn an_option_goes_where_it_counts_or_is_refused() {
         &["uninstall", "claude-desktop", "--profile", "reader"],
         &["secret", "test", "A", "--profile", "reader"],
         &["forget", "--profile", "reader"],
-        &["eval", "a", "b", "--profile", "reader"],
         &["--profile", "reader", "schema"],
         &["--http", "127.0.0.1:0", "schema"],
         &["--http", "127.0.0.1:0", "tools"],

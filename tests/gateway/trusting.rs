@@ -259,9 +259,9 @@ fn a_new_server_is_held_with_its_texts() {
 fn the_lock_file_is_what_a_team_agrees_on() {
     let client = notes("on_change = 'hold'", reader(READS));
     let folder = client.folder.clone();
-    let absent = nonet(folder.path(), &["lock", "--check"]);
+    let absent = nonet(folder.path(), &["trust", "--lock", "--check"]);
     assert_eq!(absent.status.code(), Some(2), "{absent:?}");
-    let locked = nonet(folder.path(), &["lock", "--json"]);
+    let locked = nonet(folder.path(), &["trust", "--lock", "--json"]);
     assert_eq!(
         (locked.status.code(), json_of(&locked)["definitions"].clone()),
         (Some(0), json!(3)),
@@ -269,21 +269,21 @@ fn the_lock_file_is_what_a_team_agrees_on() {
     );
     let text = fs::read_to_string(folder.path().join("servers.lock")).expect("written");
     assert!(text.contains("[servers.notes.tools]\nlook = \"sha256:"), "{text}");
-    assert_eq!(nonet(folder.path(), &["lock", "--check"]).status.code(), Some(0));
+    assert_eq!(nonet(folder.path(), &["trust", "--lock", "--check"]).status.code(), Some(0));
     // For another user, who has never seen the server, it is a change all the same.
     let mut client = again(client, &reader(PULLED), json!({}));
     assert_eq!(client.fault("notes.read", json!({}))["code"], "needs_approval");
-    let differs = nonet(folder.path(), &["lock", "--check"]);
+    let differs = nonet(folder.path(), &["trust", "--lock", "--check"]);
     let told = String::from_utf8_lossy(&differs.stdout);
     assert_eq!(differs.status.code(), Some(1));
     assert!(told.contains("notes.read: changed") && told.contains("evil.example"), "{told}");
     fs::remove_dir_all(folder.path().join(".local/state/nonet")).expect("removed");
-    let differs = json_of(&nonet(folder.path(), &["lock", "--check", "--json"]));
+    let differs = json_of(&nonet(folder.path(), &["trust", "--lock", "--check", "--json"]));
     assert_eq!(differs["differences"][0]["what"], "changed", "{differs}");
     let mut client = again(client, &reader(PULLED), json!({}));
     assert_eq!(client.fault("notes.read", json!({}))["code"], "needs_approval", "however it was first seen");
     // After locking it in its current form, the running gateway trusts it.
-    assert_eq!(nonet(folder.path(), &["lock"]).status.code(), Some(0));
+    assert_eq!(nonet(folder.path(), &["trust", "--lock"]).status.code(), Some(0));
     eventually("the lock file is read", || {
         (found(&mut client, "notes.read")["state"].is_null()).then_some(())
     });

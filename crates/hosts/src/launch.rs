@@ -64,11 +64,6 @@ fn fetched_by(exe: &Path) -> Option<(&'static str, &'static [&'static str])> {
     CACHES.iter().find(|(name, ..)| is_in(name) && is_cache(name)).map(|(_, command, args)| (*command, *args))
 }
 
-/// Returns the command that fetched a program into a cache, such as `npx`; none for an installed program.
-pub fn fetching_command(exe: &Path) -> Option<&'static str> {
-    fetched_by(exe).map(|(command, _)| command)
-}
-
 /// Whether a client's command is a path without a program, or with a cached one that may vanish.
 pub fn is_lost(command: &str) -> bool {
     let file = Path::new(command);

@@ -51,7 +51,7 @@ pub use imported::{
 };
 pub use install::{OwnEntry, allow_always, entry_text, install, is_always_allowed, present, uninstall};
 pub use known::HOSTS;
-pub use launch::{LaunchCommand, fetching_command, is_lost, on_path};
+pub use launch::{LaunchCommand, is_lost, on_path};
 pub use launchers::runtime_of;
 pub use literals::{move_secrets, plain_secrets};
 pub use moving::{ClientPlan, Setup, SetupClient, SetupUndo, SkippedClient, UndoChanges};

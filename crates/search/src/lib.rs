@@ -16,7 +16,6 @@ mod cache;
 mod document;
 mod embedder;
 mod english;
-pub mod eval;
 mod fusion;
 mod index;
 mod keywords;

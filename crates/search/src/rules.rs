@@ -1,6 +1,6 @@
 //! The ranking rules by name. Each can be switched off to measure its worth.
 //!
-//! A rule stays if it improves catalogues that it was not made for; `nonet eval --without RULE` shows that.
+//! A rule stays if it improves catalogues that it was not made for; `nonet-lab eval --without RULE` shows that.
 
 use std::str::FromStr;
 

@@ -7,14 +7,11 @@ use super::{super::fitting::broken, Cli};
 /// The commands by what they are for, in the order of the help.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Use", &["search", "tools", "get", "call", "status", "ui", "logs"]),
-    (
-        "Set up",
-        &["setup", "import", "install", "uninstall", "check", "doctor", "update", "completions", "man"],
-    ),
+    ("Set up", &["setup", "import", "install", "uninstall", "check", "doctor", "completions", "man"]),
     ("Servers", &["add", "remove", "enable", "disable", "login", "logout", "secret", "reload"]),
-    ("Safety", &["approve", "trust", "lock", "audit", "forget"]),
+    ("Safety", &["approve", "trust", "audit", "forget"]),
     ("Run", &["serve", "connect", "stop", "restart"]),
-    ("Develop", &["eval", "schema"]),
+    ("Develop", &["schema"]),
 ];
 /// The width of the help where there is no terminal, and at most.
 const HELP_WIDTH: usize = 100;

@@ -108,7 +108,7 @@ impl LockFile {
     fn text(&self) -> String {
         let key = |name: &str| Key::new(name).to_string();
         let mut text =
-            String::from("# Written by `nonet lock`. Commit it beside servers.toml.\nversion = 1\n");
+            String::from("# Written by `nonet trust --lock`. Commit it beside servers.toml.\nversion = 1\n");
         for (name, server) in &self.servers {
             let name = key(name);
             let _ = writeln!(text, "\n[servers.{name}]");

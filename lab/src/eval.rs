@@ -1,4 +1,4 @@
-//! Search quality on a labelled set: tools and requests in, figures out. Used by `nonet eval`.
+//! Search quality on a labelled set: tools and requests in, figures out.
 //!
 //! Indexes with the gateway's own code and sends one request at a time, as a client would.
 
@@ -11,13 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nonet_search::{
+    Boost, Boosts, Confidence, Document, Embedder, Graph, Index, Outcomes, Passage, Rule, SearchResult,
+    Settings, outcomes, prepare,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
-
-use super::{
-    Boost, Boosts, Confidence, Document, Embedder, Graph, Index, Outcomes, Passage, Rule, SearchResult,
-    Settings, outcomes,
-};
 
 /// Results per request in the `--out` file.
 const RANKED: usize = 100;
@@ -28,121 +27,123 @@ const DEPTH: usize = 10;
 
 /// The figures. Shares are 0..1, times in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EvalReport {
+pub(crate) struct EvalReport {
     /// Tools in the index.
-    pub tools: usize,
+    pub(crate) tools: usize,
     /// Requests made.
-    pub queries: usize,
+    pub(crate) queries: usize,
     /// Share of a request's right tools that ranked first, averaged over requests.
     #[serde(rename = "recall@1")]
-    pub recall_at_1: f64,
+    pub(crate) recall_at_1: f64,
     /// The same, among the first three.
     #[serde(rename = "recall@3")]
-    pub recall_at_3: f64,
+    pub(crate) recall_at_3: f64,
     /// The same, among the first five.
     #[serde(rename = "recall@5")]
-    pub recall_at_5: f64,
+    pub(crate) recall_at_5: f64,
     /// The same, among the first ten.
     #[serde(rename = "recall@10")]
-    pub recall_at_10: f64,
+    pub(crate) recall_at_10: f64,
     /// Mean reciprocal rank of the first right tool, among the first ten.
     #[serde(rename = "mrr@10")]
-    pub mrr_at_10: f64,
+    pub(crate) mrr_at_10: f64,
     /// Normalised discounted cumulative gain among the first ten (Järvelin & Kekäläinen 2002, gains 0 and 1).
     #[serde(rename = "ndcg@10")]
-    pub ndcg_at_10: f64,
+    pub(crate) ndcg_at_10: f64,
     /// Share of requests with a right tool first: the measure where any of several tools will do.
     #[serde(rename = "hit@1")]
-    pub hit_at_1: f64,
+    pub(crate) hit_at_1: f64,
     /// The same, among the first five.
     #[serde(rename = "hit@5")]
-    pub hit_at_5: f64,
+    pub(crate) hit_at_5: f64,
     /// The figures per kind of request, where requests have one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub kinds: BTreeMap<String, KindFigures>,
+    pub(crate) kinds: BTreeMap<String, KindFigures>,
     /// Time from definitions to an index with vectors.
-    pub index_ms: f64,
+    pub(crate) index_ms: f64,
     /// Median time of a request, including embedding.
-    pub search_p50_ms: f64,
+    pub(crate) search_p50_ms: f64,
     /// 95th percentile of the same.
-    pub search_p95_ms: f64,
+    pub(crate) search_p95_ms: f64,
     /// How reliable the confidence levels are, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub confidence: Option<Calibration>,
+    pub(crate) confidence: Option<Calibration>,
     /// The effect of earlier outcomes, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub replay: Option<ReplayFigures>,
+    pub(crate) replay: Option<ReplayFigures>,
 }
 
 /// The figures for one kind of request; shares are 0..1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct KindFigures {
+pub(crate) struct KindFigures {
     /// Requests made.
-    pub queries: usize,
+    pub(crate) queries: usize,
     /// As in [`EvalReport`].
     #[serde(rename = "hit@1")]
-    pub hit_at_1: f64,
+    pub(crate) hit_at_1: f64,
     /// As in [`EvalReport`].
     #[serde(rename = "hit@5")]
-    pub hit_at_5: f64,
+    pub(crate) hit_at_5: f64,
     /// As in [`EvalReport`].
     #[serde(rename = "recall@5")]
-    pub recall_at_5: f64,
+    pub(crate) recall_at_5: f64,
     /// As in [`EvalReport`].
     #[serde(rename = "ndcg@10")]
-    pub ndcg_at_10: f64,
+    pub(crate) ndcg_at_10: f64,
 }
 
 /// How often each confidence level occurred, and how often it was right.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Calibration {
+pub(crate) struct Calibration {
     /// Answers with high confidence.
-    pub high: ConfidenceFigures,
+    pub(crate) high: ConfidenceFigures,
     /// Answers with medium confidence.
-    pub medium: ConfidenceFigures,
+    pub(crate) medium: ConfidenceFigures,
     /// Answers with no confidence.
-    pub none: ConfidenceFigures,
+    pub(crate) none: ConfidenceFigures,
     /// Shares (high, medium, none) for the same requests after removing their right tools.
-    pub removed: [f64; 3],
+    pub(crate) removed: [f64; 3],
 }
 
 /// One confidence level.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct ConfidenceFigures {
+pub(crate) struct ConfidenceFigures {
     /// Share of all answers.
-    pub share: f64,
+    pub(crate) share: f64,
     /// Share of these with a right tool first.
     #[serde(rename = "hit@1")]
-    pub hit_at_1: f64,
+    pub(crate) hit_at_1: f64,
     /// Share of these with a right tool among the first five.
     #[serde(rename = "hit@5")]
-    pub hit_at_5: f64,
+    pub(crate) hit_at_5: f64,
 }
 
-/// Figures after learning from earlier requests: see [`EvalOptions::replay`].
+/// Figures after learning from earlier requests: see [`Options::replay`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ReplayFigures {
+pub(crate) struct ReplayFigures {
     /// Mean reciprocal rank of requests that were already answered once by their right tool.
     #[serde(rename = "repeated_mrr@10")]
-    pub repeated: f64,
+    pub(crate) repeated: f64,
     /// The same for requests never made, after half of the others were.
     #[serde(rename = "others_mrr@10")]
-    pub others: f64,
+    pub(crate) others: f64,
 }
 
 /// Optional measurements.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct EvalOptions {
+pub(crate) struct Options {
     /// The reliability of confidence levels, also for requests without a right tool.
-    pub confidence: bool,
+    pub(crate) confidence: bool,
     /// The effect of earlier outcomes: repeats each request after each of its right tools was called once,
     /// and also after that was done for the other half of the requests.
-    pub replay: bool,
+    pub(crate) replay: bool,
+    /// How many tools each request is ranked among: its right ones, and others drawn at random. All by default.
+    pub(crate) pool: Option<usize>,
 }
 
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
-pub enum EvalError {
+pub(crate) enum EvalError {
     /// A file cannot be read or written.
     #[error("{}: {source}", file.display())]
     File {
@@ -196,15 +197,13 @@ struct RankedRow<'a> {
     ranked: &'a [&'a str],
 }
 
-/// Indexes the tools, makes all requests, and writes the first hundred results of each to `out`. Reports
-/// embedded and total texts to `progress`.
-pub async fn run(
+/// Indexes the tools, makes all requests, and writes the first hundred results of each to `out`.
+pub(crate) async fn run(
     tools: &Path,
     queries: &Path,
     out: Option<&Path>,
     settings: &Settings,
-    measure: EvalOptions,
-    progress: impl Fn(usize, usize) + Send + Sync + 'static,
+    measure: Options,
 ) -> Result<EvalReport, EvalError> {
     let documents: Vec<Document> = lines::<Tool>(tools)?.iter().map(document).collect();
     let labelled: Vec<LabelledQuery> = lines(queries)?;
@@ -229,7 +228,7 @@ pub async fn run(
     if let Some(embedder) = &embedder {
         let passages: Vec<Passage> =
             documents.iter().map(|document| document.passage(settings.rules)).collect();
-        match embedder.embed_documents(&passages, progress).await {
+        match embedder.embed_documents(&passages, |_, _| {}).await {
             Ok(vectors) => index = index.with_vectors(vectors),
             Err(error) => tracing::warn!(%error, "answers use keywords only"),
         }
@@ -247,17 +246,20 @@ pub async fn run(
     let mut sums = Figures::default();
     let mut by_kind: BTreeMap<String, (usize, Figures)> = BTreeMap::new();
     let mut calibration = Counts::default();
-    for query in &labelled {
+    for (number, query) in labelled.iter().enumerate() {
+        let right: HashSet<&str> = query.relevant.iter().map(String::as_str).collect();
+        let is_right = |document: usize| right.contains(&*index.documents()[document].id);
+        let pool = measure.pool.map(|tools| pool(tools, documents.len(), number as u64, &is_right));
+        let is_in_pool = |document: usize| pool.as_ref().is_none_or(|pool| pool.contains(&document));
         let start = Instant::now();
-        let request = super::prepare(&index, embedder.as_ref(), &query.query).await;
-        let found = index.search(&request, RANKED, &|_| true, &Boosts::new());
+        let request = prepare(&index, embedder.as_ref(), &query.query).await;
+        let found = index.search(&request, RANKED, &is_in_pool, &Boosts::new());
         times.push(start.elapsed());
         if measure.confidence {
-            let right: HashSet<&str> = query.relevant.iter().map(String::as_str).collect();
-            let is_right = |document: usize| right.contains(&*index.documents()[document].id);
             let rank = found.hits.iter().position(|hit| is_right(hit.document));
             calibration.add(&found, rank);
-            let removed = index.search(&request, SHOWN, &|document| !is_right(document), &Boosts::new());
+            let others = |document: usize| is_in_pool(document) && !is_right(document);
+            let removed = index.search(&request, SHOWN, &others, &Boosts::new());
             calibration.removed[place(removed.confidence)] += 1;
         }
         let mut ranked: Vec<&str> = Vec::with_capacity(found.hits.len());
@@ -306,6 +308,25 @@ pub async fn run(
     })
 }
 
+/// Returns the right documents and others, `most` in all, drawn by a shuffle that depends on the request's number only (Fisher and
+/// Yates, over the numbers of SplitMix64).
+fn pool(most: usize, documents: usize, seed: u64, is_right: &dyn Fn(usize) -> bool) -> HashSet<usize> {
+    let mut state = seed;
+    let mut random = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    };
+    let (mut pool, mut others): (Vec<usize>, Vec<usize>) =
+        (0..documents).partition(|&document| is_right(document));
+    while pool.len() < most && !others.is_empty() {
+        let drawn = (random() % others.len() as u64) as usize;
+        pool.push(others.swap_remove(drawn));
+    }
+    pool.into_iter().collect()
+}
+
 /// Measures [`ReplayFigures`]. Calls for every other request change the figures of the other half.
 async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[LabelledQuery]) -> ReplayFigures {
     /// Any time will do: everything is learned and asked at once.
@@ -323,7 +344,7 @@ async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[Labelled
     }
     let (mut repeated, mut others) = (0.0, 0.0);
     for (number, query) in labelled.iter().enumerate() {
-        let request = super::prepare(index, embedder, &query.query).await;
+        let request = prepare(index, embedder, &query.query).await;
         let mrr = |outcomes: &Outcomes| {
             let learned = outcomes.boosts(&outcomes::words(&query.query), NOW);
             let boosts: Boosts = learned

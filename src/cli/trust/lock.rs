@@ -1,8 +1,7 @@
-//! `nonet lock`: locks the definitions in a file, and checks whether servers still list them.
+//! `nonet trust --lock`: locks the definitions in a file, and checks whether servers still list them.
 
 use std::path::Path;
 
-use clap::Args;
 use nonet_config::{LoadedConfig, shell};
 use nonet_servers::{
     downstream::ConnectionState,
@@ -15,18 +14,7 @@ use nonet_servers::{
 use nonet_store::{Pin, PinKind};
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, gateway, show};
-
-/// How to lock.
-#[derive(Debug, Args)]
-pub(super) struct LockArgs {
-    /// Write nothing: report what differs from servers.lock, and exit with 1 if anything does
-    #[arg(long)]
-    pub check: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
+use super::super::{FAILED, OK, gateway, show};
 
 /// One difference from the lock file.
 struct Difference {
@@ -35,8 +23,8 @@ struct Difference {
     text: String,
 }
 
-/// Starts every server, then writes the lock file or compares with it.
-pub(super) async fn run(loaded: LoadedConfig, args: &LockArgs) -> anyhow::Result<u8> {
+/// Starts every server, then writes the lock file or, if `check`, compares with it.
+pub(in super::super) async fn run(loaded: LoadedConfig, check: bool, as_json: bool) -> anyhow::Result<u8> {
     let file = loaded.config.file.clone();
     let disabled: Vec<String> = loaded
         .config
@@ -71,13 +59,17 @@ pub(super) async fn run(loaded: LoadedConfig, args: &LockArgs) -> anyhow::Result
     for (server, entries) in listed.iter().filter(|(server, _)| is_listed(&failed, server)) {
         now.servers.insert(server.to_string(), entries.clone());
     }
-    if args.check {
+    if check {
         let Some(before) = before? else {
-            anyhow::bail!("there is no `{}`; `{}` writes it", path.display(), shell::nonet("lock", &file));
+            anyhow::bail!(
+                "there is no `{}`; `{}` writes it",
+                path.display(),
+                shell::nonet("trust --lock", &file)
+            );
         };
         let known: Vec<&String> = disabled.iter().chain(&failed).collect();
         let differences = compare(&before, &now, &known, &waiting);
-        return Ok(report(&differences, &failed, args.json));
+        return Ok(report(&differences, &failed, as_json));
     }
     // An unreachable server keeps its locked definitions.
     let before = before.unwrap_or_else(|why| {
@@ -91,7 +83,7 @@ pub(super) async fn run(loaded: LoadedConfig, args: &LockArgs) -> anyhow::Result
     }
     now.write(&path)?;
     let definitions: usize = now.servers.values().map(|server| server.entries().count()).sum();
-    match args.json {
+    match as_json {
         true => raw!(
             "{}",
             json!({ "file": path, "servers": now.servers.len(), "definitions": definitions, "failed": failed })
