@@ -1,4 +1,4 @@
-//! Nonet with third-party servers, clients and a browser, and its search quality on recorded lists.
+//! Nonet with third-party servers, clients and a browser.
 //!
 //! `.ci/run` installs the servers and clients, and sets NONET_REAL to their folder. Without it, these tests have
 //! nothing to talk to: they print a note and end.

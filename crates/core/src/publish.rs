@@ -30,6 +30,7 @@ use nonet_state::{
 
 /// How long updates are collected before a new snapshot is made.
 const GATHER: Duration = Duration::from_millis(15);
+
 impl Gateway {
     /// Turns the servers' lists into snapshots until the gateway stops.
     pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<ServerUpdate>) {
@@ -116,23 +117,7 @@ impl Gateway {
                         self.tell_of_sign_in(&server, login.as_deref())
                     }
                     ServerUpdate::Reconfigured => {
-                        let world = self.servers.world();
-                        known.retain(|server, _| {
-                            RESERVED.contains(&&**server) || world.connections.contains_key(server)
-                        });
-                        fresh.retain(|server| world.connections.contains_key(server));
-                        let of_servers = |name: &str| !RESERVED.contains(&name);
-                        for (_, known) in known.iter_mut().filter(|(server, _)| of_servers(server)) {
-                            known.mask(&world.secrets);
-                        }
-                        let own = builtin::listing(&world.config.gateway);
-                        let own = match known.get(GATEWAY) {
-                            Some(before) => own.sharing(&before.listing),
-                            None => own,
-                        };
-                        known.insert(GATEWAY.into(), KnownList::of_all(own));
-                        publisher.read_lists(&mut known, &world).await;
-                        self.calls.guides.read(&world.config.gateway.skills, Duration::MAX).await;
+                        self.relist(&mut known, &mut fresh).await;
                         changed = true;
                     }
                     ServerUpdate::Barrier(waiting) => barriers.push(waiting),
@@ -152,6 +137,25 @@ impl Gateway {
                 changed |= self.calls.guides.list(&mut known, &world.config);
             }
         }
+    }
+
+    /// Applies a changed configuration to the lists: those of servers that are gone go, those of known servers come back.
+    async fn relist(&self, known: &mut KnownLists, fresh: &mut HashSet<Arc<str>>) {
+        let world = self.servers.world();
+        known.retain(|server, _| RESERVED.contains(&&**server) || world.connections.contains_key(server));
+        fresh.retain(|server| world.connections.contains_key(server));
+        let of_servers = |name: &str| !RESERVED.contains(&name);
+        for (_, known) in known.iter_mut().filter(|(server, _)| of_servers(server)) {
+            known.mask(&world.secrets);
+        }
+        let own = builtin::listing(&world.config.gateway);
+        let own = match known.get(GATEWAY) {
+            Some(before) => own.sharing(&before.listing),
+            None => own,
+        };
+        known.insert(GATEWAY.into(), KnownList::of_all(own));
+        self.publisher.read_lists(known, &world).await;
+        self.calls.guides.read(&world.config.gateway.skills, Duration::MAX).await;
     }
 
     /// Notifies every session that sees a server that the server requires a sign-in.

@@ -482,6 +482,45 @@ fn stub(raw: &Value, description: &str) -> SchemaNode {
     SchemaNode::Object(members)
 }
 
+/// Returns the schema with its alternatives: those of one keyword as `anyOf`, those of several as parts of `allOf`.
+fn with_alternatives(mut out: Vec<(String, SchemaNode)>, mut either: Vec<SchemaNode>) -> SchemaNode {
+    match either.len() {
+        0 => SchemaNode::Object(out),
+        1 => {
+            out.push(("anyOf".into(), either.remove(0)));
+            SchemaNode::Object(out)
+        }
+        _ => {
+            let mut parts: Vec<SchemaNode> =
+                either.into_iter().map(|all| SchemaNode::Object(vec![("anyOf".into(), all)])).collect();
+            if let Some(at) = out.iter().position(|(key, _)| key == "allOf")
+                && let (_, SchemaNode::List(all)) = out.remove(at)
+            {
+                parts.extend(all);
+            }
+            out.push(("allOf".into(), SchemaNode::List(parts)));
+            SchemaNode::Object(out)
+        }
+    }
+}
+
+/// Returns a nullable schema. Without a type, `nullable` refers to the alternatives.
+fn or_null(mut node: SchemaNode) -> SchemaNode {
+    let has = |key: &str| node.get(key).is_some();
+    if has("type") || !(has("allOf") || has("anyOf")) {
+        return node;
+    }
+    let null = SchemaNode::Plain(json!({ "type": "null" }));
+    if let SchemaNode::Object(members) = &mut node
+        && members.iter().all(|(key, _)| key != "allOf")
+        && let Some((_, SchemaNode::List(all))) = members.iter_mut().find(|(key, _)| key == "anyOf")
+    {
+        all.push(null);
+        return node;
+    }
+    SchemaNode::Object(vec![("anyOf".into(), SchemaNode::List(vec![node, null]))])
+}
+
 /// Converts the schemas of one part or tool.
 pub(super) struct Converter<'s, 'a> {
     pub schemas: &'s mut Schemas<'a>,
@@ -578,8 +617,40 @@ impl Converter<'_, '_> {
 
     /// Converts the keywords of a schema without `$ref`.
     fn members(&mut self, raw: &Map<String, Value>, depth: usize, same: bool) -> SchemaNode {
-        let narrows = self.side == SchemaSide::Input;
         let mut out: Vec<(String, SchemaNode)> = Vec::new();
+        let mut words = self.types_and_values(raw, &mut out);
+        self.annotations(raw, &mut out);
+        let mut either: Vec<SchemaNode> = Vec::new();
+        for (key, value) in raw {
+            match (key.as_str(), value) {
+                // Documents' alternatives overlap, and then a strict `oneOf` would reject what the service accepts.
+                ("anyOf" | "oneOf", Value::Array(all)) if !all.is_empty() => {
+                    let all = all.iter().map(|raw| self.schema(raw, depth + 1, same)).collect();
+                    either.push(SchemaNode::List(all));
+                }
+                _ => {
+                    self.nested(raw, key, value, depth, same, &mut out);
+                    words.extend(self.limit(raw, key, value, &mut out));
+                }
+            }
+        }
+        let mut node = with_alternatives(out, either);
+        if !words.is_empty() {
+            let said = match node.get("description") {
+                Some(SchemaNode::Plain(Value::String(said))) => format!("{said} "),
+                _ => String::new(),
+            };
+            node.set("description", SchemaNode::text(format!("{said}{}", words.join(" "))));
+        }
+        if raw.get("nullable") == Some(&Value::Bool(true)) { or_null(node) } else { node }
+    }
+
+    /// Adds `type` and `enum`. Returns what a long enumeration says instead.
+    fn types_and_values(
+        &mut self,
+        raw: &Map<String, Value>,
+        out: &mut Vec<(String, SchemaNode)>,
+    ) -> Vec<String> {
         let mut kinds = raw.get("type").and_then(kind);
         let mut values = raw.get("enum").and_then(Value::as_array).filter(|all| !all.is_empty()).cloned();
         if let (Some(Value::String(kind)), Some(all)) = (&kinds, &values)
@@ -607,180 +678,156 @@ impl Converter<'_, '_> {
         let mut words = Vec::new();
         if let Some(all) = values {
             if all.len() <= self.detail.values {
-                self.plain(&mut out, "enum", Value::Array(all));
+                self.plain(out, "enum", Value::Array(all));
             } else {
                 let few: Vec<String> = all.iter().take(5).map(Value::to_string).collect();
                 words.push(format!("One of {} values, such as {}.", all.len(), few.join(", ")));
             }
         }
-        self.annotations(raw, &mut out);
-        let mut either: Vec<SchemaNode> = Vec::new();
-        for (key, value) in raw {
-            match (key.as_str(), value) {
-                ("properties", Value::Object(all)) => {
-                    let required = raw.get("required").and_then(Value::as_array);
-                    let outer = self.optional;
-                    let mut shown = Vec::new();
-                    for (name, raw) in all {
-                        if !self.hides(raw) {
-                            self.bytes += name.len();
-                            self.optional =
-                                outer || !required.is_some_and(|all| all.iter().any(|own| own == name));
-                            shown.push((name.clone(), self.schema(raw, depth + 1, false)));
-                        }
-                    }
-                    self.optional = outer;
-                    out.push((key.clone(), SchemaNode::Object(shown)));
-                }
-                ("patternProperties", Value::Object(all)) => {
-                    let mut checked = Vec::new();
-                    for (pattern, raw) in all {
-                        if self.schemas.compiles(pattern) {
-                            checked.push((pattern.clone(), self.schema(raw, depth + 1, false)));
-                        }
-                    }
-                    out.push((key.clone(), SchemaNode::Object(checked)));
-                }
-                ("required", Value::Array(all)) if narrows => {
-                    let members = raw.get("properties");
-                    let shown = |name: &&Value| {
-                        name.as_str().is_some_and(|name| {
-                            members.and_then(|all| all.get(name)).is_none_or(|member| !self.hides(member))
-                        })
-                    };
-                    let mut names: Vec<Value> = all.iter().filter(shown).cloned().collect();
-                    let mut seen = HashSet::new();
-                    names.retain(|name| seen.insert(name.to_string()));
-                    if !names.is_empty() {
-                        self.plain(&mut out, key, Value::Array(names));
+        words
+    }
+
+    /// Adds a keyword that holds schemas, or names of members.
+    fn nested(
+        &mut self,
+        raw: &Map<String, Value>,
+        key: &str,
+        value: &Value,
+        depth: usize,
+        same: bool,
+        out: &mut Vec<(String, SchemaNode)>,
+    ) {
+        let narrows = self.side == SchemaSide::Input;
+        match (key, value) {
+            ("properties", Value::Object(all)) => {
+                let required = raw.get("required").and_then(Value::as_array);
+                let outer = self.optional;
+                let mut shown = Vec::new();
+                for (name, raw) in all {
+                    if !self.hides(raw) {
+                        self.bytes += name.len();
+                        self.optional =
+                            outer || !required.is_some_and(|all| all.iter().any(|own| own == name));
+                        shown.push((name.clone(), self.schema(raw, depth + 1, false)));
                     }
                 }
-                ("items", Value::Array(all)) | ("prefixItems", Value::Array(all)) if !all.is_empty() => {
-                    let all = all.iter().map(|raw| self.schema(raw, depth + 1, false)).collect();
-                    out.push(("prefixItems".into(), SchemaNode::List(all)));
-                }
-                ("items" | "contains", Value::Object(_)) => {
-                    let node = self.schema(value, depth + 1, false);
-                    out.push((key.clone(), node));
-                }
-                ("propertyNames", Value::Object(_)) if narrows => {
-                    let node = self.schema(value, depth + 1, false);
-                    out.push((key.clone(), node));
-                }
-                ("additionalProperties", Value::Object(members)) if !members.is_empty() => {
-                    let node = self.schema(value, depth + 1, false);
-                    out.push((key.clone(), node));
-                }
-                ("additionalProperties", Value::Bool(false)) if narrows => {
-                    self.plain(&mut out, key, value.clone());
-                }
-                ("allOf", Value::Array(all)) if !all.is_empty() => {
-                    let all = all.iter().map(|raw| self.schema(raw, depth + 1, same)).collect();
-                    out.push((key.clone(), SchemaNode::List(all)));
-                }
-                // Documents' alternatives overlap, and then a strict `oneOf` would reject what the service accepts.
-                ("anyOf" | "oneOf", Value::Array(all)) if !all.is_empty() => {
-                    let all = all.iter().map(|raw| self.schema(raw, depth + 1, same)).collect();
-                    either.push(SchemaNode::List(all));
-                }
-                ("not" | "if" | "then" | "else", Value::Object(_)) if narrows => {
-                    let node = self.schema(value, depth + 1, same);
-                    out.push((key.clone(), node));
-                }
-                ("dependentSchemas", Value::Object(all)) if narrows => {
-                    let all = all.iter().map(|(name, raw)| (name.clone(), self.schema(raw, depth + 1, same)));
-                    let all = all.collect();
-                    out.push((key.clone(), SchemaNode::Object(all)));
-                }
-                ("dependentRequired", Value::Object(all)) if narrows => {
-                    let is_list = |value: &Value| {
-                        value.as_array().is_some_and(|names| names.iter().all(Value::is_string))
-                    };
-                    if all.values().all(is_list) {
-                        self.plain(&mut out, key, value.clone());
-                    }
-                }
-                ("const", value) if bytes(value) <= MAX_EXAMPLE => self.plain(&mut out, key, value.clone()),
-                ("format" | "contentEncoding" | "contentMediaType", Value::String(_)) => {
-                    self.plain(&mut out, key, value.clone());
-                }
-                ("pattern", Value::String(pattern)) if narrows => {
+                self.optional = outer;
+                out.push((key.into(), SchemaNode::Object(shown)));
+            }
+            ("patternProperties", Value::Object(all)) => {
+                let mut checked = Vec::new();
+                for (pattern, raw) in all {
                     if self.schemas.compiles(pattern) {
-                        self.plain(&mut out, key, value.clone());
-                    } else if pattern.len() <= 100 {
-                        words.push(format!("Pattern: `{pattern}`."));
+                        checked.push((pattern.clone(), self.schema(raw, depth + 1, false)));
                     }
                 }
-                (
-                    "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties"
-                    | "minContains" | "maxContains",
-                    Value::Number(_),
-                ) if narrows && value.is_u64() => self.plain(&mut out, key, value.clone()),
-                ("uniqueItems", Value::Bool(true)) if narrows => self.plain(&mut out, key, value.clone()),
-                ("multipleOf", Value::Number(number))
-                    if narrows && number.as_f64().is_some_and(|n| n > 0.0) =>
-                {
-                    self.plain(&mut out, key, value.clone());
-                }
-                ("minimum", Value::Number(_))
-                    if narrows && raw.get("exclusiveMinimum") == Some(&Value::Bool(true)) =>
-                {
-                    self.plain(&mut out, "exclusiveMinimum", value.clone());
-                }
-                ("maximum", Value::Number(_))
-                    if narrows && raw.get("exclusiveMaximum") == Some(&Value::Bool(true)) =>
-                {
-                    self.plain(&mut out, "exclusiveMaximum", value.clone());
-                }
-                ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum", Value::Number(_))
-                    if narrows =>
-                {
-                    self.plain(&mut out, key, value.clone());
-                }
-                _ => {}
+                out.push((key.into(), SchemaNode::Object(checked)));
             }
+            ("required", Value::Array(all)) if narrows => {
+                let members = raw.get("properties");
+                let shown = |name: &&Value| {
+                    name.as_str().is_some_and(|name| {
+                        members.and_then(|all| all.get(name)).is_none_or(|member| !self.hides(member))
+                    })
+                };
+                let mut names: Vec<Value> = all.iter().filter(shown).cloned().collect();
+                let mut seen = HashSet::new();
+                names.retain(|name| seen.insert(name.to_string()));
+                if !names.is_empty() {
+                    self.plain(out, key, Value::Array(names));
+                }
+            }
+            ("items", Value::Array(all)) | ("prefixItems", Value::Array(all)) if !all.is_empty() => {
+                let all = all.iter().map(|raw| self.schema(raw, depth + 1, false)).collect();
+                out.push(("prefixItems".into(), SchemaNode::List(all)));
+            }
+            ("items" | "contains", Value::Object(_)) => {
+                let node = self.schema(value, depth + 1, false);
+                out.push((key.into(), node));
+            }
+            ("propertyNames", Value::Object(_)) if narrows => {
+                let node = self.schema(value, depth + 1, false);
+                out.push((key.into(), node));
+            }
+            ("additionalProperties", Value::Object(members)) if !members.is_empty() => {
+                let node = self.schema(value, depth + 1, false);
+                out.push((key.into(), node));
+            }
+            ("additionalProperties", Value::Bool(false)) if narrows => {
+                self.plain(out, key, value.clone());
+            }
+            ("allOf", Value::Array(all)) if !all.is_empty() => {
+                let all = all.iter().map(|raw| self.schema(raw, depth + 1, same)).collect();
+                out.push((key.into(), SchemaNode::List(all)));
+            }
+            ("not" | "if" | "then" | "else", Value::Object(_)) if narrows => {
+                let node = self.schema(value, depth + 1, same);
+                out.push((key.into(), node));
+            }
+            ("dependentSchemas", Value::Object(all)) if narrows => {
+                let all = all.iter().map(|(name, raw)| (name.clone(), self.schema(raw, depth + 1, same)));
+                let all = all.collect();
+                out.push((key.into(), SchemaNode::Object(all)));
+            }
+            ("dependentRequired", Value::Object(all)) if narrows => {
+                let is_list =
+                    |value: &Value| value.as_array().is_some_and(|names| names.iter().all(Value::is_string));
+                if all.values().all(is_list) {
+                    self.plain(out, key, value.clone());
+                }
+            }
+            _ => {}
         }
-        let mut node = match either.len() {
-            0 => SchemaNode::Object(out),
-            1 => {
-                out.push(("anyOf".into(), either.remove(0)));
-                SchemaNode::Object(out)
+    }
+
+    /// Adds a keyword that limits a single value. Returns what is said instead of a pattern that is not supported.
+    fn limit(
+        &mut self,
+        raw: &Map<String, Value>,
+        key: &str,
+        value: &Value,
+        out: &mut Vec<(String, SchemaNode)>,
+    ) -> Option<String> {
+        let narrows = self.side == SchemaSide::Input;
+        match (key, value) {
+            ("const", value) if bytes(value) <= MAX_EXAMPLE => self.plain(out, key, value.clone()),
+            ("format" | "contentEncoding" | "contentMediaType", Value::String(_)) => {
+                self.plain(out, key, value.clone());
             }
-            _ => {
-                let mut parts: Vec<SchemaNode> =
-                    either.into_iter().map(|all| SchemaNode::Object(vec![("anyOf".into(), all)])).collect();
-                if let Some(at) = out.iter().position(|(key, _)| key == "allOf")
-                    && let (_, SchemaNode::List(all)) = out.remove(at)
-                {
-                    parts.extend(all);
+            ("pattern", Value::String(pattern)) if narrows => {
+                if self.schemas.compiles(pattern) {
+                    self.plain(out, key, value.clone());
+                } else if pattern.len() <= 100 {
+                    return Some(format!("Pattern: `{pattern}`."));
                 }
-                out.push(("allOf".into(), SchemaNode::List(parts)));
-                SchemaNode::Object(out)
             }
-        };
-        if !words.is_empty() {
-            let said = match node.get("description") {
-                Some(SchemaNode::Plain(Value::String(said))) => format!("{said} "),
-                _ => String::new(),
-            };
-            node.set("description", SchemaNode::text(format!("{said}{}", words.join(" "))));
-        }
-        // Without a type, `nullable` refers to the alternatives.
-        if nullable
-            && node.get("type").is_none()
-            && ["allOf", "anyOf"].iter().any(|key| node.get(key).is_some())
-        {
-            let null = SchemaNode::Plain(json!({ "type": "null" }));
-            if let SchemaNode::Object(members) = &mut node
-                && members.iter().all(|(key, _)| key != "allOf")
-                && let Some((_, SchemaNode::List(all))) = members.iter_mut().find(|(key, _)| key == "anyOf")
+            (
+                "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties"
+                | "minContains" | "maxContains",
+                Value::Number(_),
+            ) if narrows && value.is_u64() => self.plain(out, key, value.clone()),
+            ("uniqueItems", Value::Bool(true)) if narrows => self.plain(out, key, value.clone()),
+            ("multipleOf", Value::Number(number)) if narrows && number.as_f64().is_some_and(|n| n > 0.0) => {
+                self.plain(out, key, value.clone());
+            }
+            ("minimum", Value::Number(_))
+                if narrows && raw.get("exclusiveMinimum") == Some(&Value::Bool(true)) =>
             {
-                all.push(null);
-                return node;
+                self.plain(out, "exclusiveMinimum", value.clone());
             }
-            return SchemaNode::Object(vec![("anyOf".into(), SchemaNode::List(vec![node, null]))]);
+            ("maximum", Value::Number(_))
+                if narrows && raw.get("exclusiveMaximum") == Some(&Value::Bool(true)) =>
+            {
+                self.plain(out, "exclusiveMaximum", value.clone());
+            }
+            ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum", Value::Number(_))
+                if narrows =>
+            {
+                self.plain(out, key, value.clone());
+            }
+            _ => {}
         }
-        node
+        None
     }
 
     /// Adds a keyword unchanged.

@@ -21,7 +21,6 @@ use tokio::time::{sleep, timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 #[cfg(test)]
-#[cfg(test)]
 mod tests;
 
 /// How many notices may wait; the oldest are dropped first.

@@ -56,33 +56,7 @@ pub(in super::super) fn of_client(
     match host.name {
         "claude-code" => {
             rules.naming = ToolNaming::Claude;
-            let own = claude_files(machine);
-            for (file, settings) in others(own.clone()) {
-                rules.claude(&file, &settings, None);
-            }
-            let mut users = others(scopes);
-            users.retain(|(_, settings)| settings.get("projects").is_some());
-            let is_shared = file.ends_with(".mcp.json");
-            for (file, settings) in if is_shared { &users } else { &files } {
-                let projects = settings.get("projects").and_then(Value::as_object).into_iter().flatten();
-                for (path, project) in projects.take(MOST_PROJECTS) {
-                    let path = Path::new(path);
-                    if path == machine.current && is_shared {
-                        rules.refused(project);
-                    }
-                    if !is_shared {
-                        rules.switched_off_in(path, project, file);
-                    }
-                    let mut settings = if path.is_absolute() { claude_settings(path) } else { Vec::new() };
-                    settings.retain(|file| !own.contains(file));
-                    for (file, settings) in others(settings) {
-                        rules.claude(&file, &settings, Some(path));
-                    }
-                }
-            }
-            if is_shared {
-                others(own).iter().for_each(|(_, settings)| rules.refused(settings));
-            }
+            claude_code(&mut rules, &files, others(scopes), machine, &mut others);
         }
         "cursor" => {
             rules.naming = ToolNaming::Cursor;
@@ -166,6 +140,43 @@ pub(in super::super) fn of_client(
     }
     rules.unreadable = rules.unreadable.or(trouble);
     rules
+}
+
+/// Reads the rules of Claude Code: `files` has the servers, `users` the user's settings if `files` is a project's. `read` returns the
+/// content of other files.
+fn claude_code(
+    rules: &mut ClientRules,
+    files: &[(PathBuf, Value)],
+    mut users: Vec<(PathBuf, Value)>,
+    machine: &Machine,
+    read: &mut impl FnMut(Vec<PathBuf>) -> Vec<(PathBuf, Value)>,
+) {
+    let own = claude_files(machine);
+    for (file, settings) in read(own.clone()) {
+        rules.claude(&file, &settings, None);
+    }
+    users.retain(|(_, settings)| settings.get("projects").is_some());
+    let is_shared = files.iter().any(|(file, _)| file.ends_with(".mcp.json"));
+    for (file, settings) in if is_shared { &users } else { files } {
+        let projects = settings.get("projects").and_then(Value::as_object).into_iter().flatten();
+        for (path, project) in projects.take(MOST_PROJECTS) {
+            let path = Path::new(path);
+            if path == machine.current && is_shared {
+                rules.refused(project);
+            }
+            if !is_shared {
+                rules.switched_off_in(path, project, file);
+            }
+            let mut settings = if path.is_absolute() { claude_settings(path) } else { Vec::new() };
+            settings.retain(|file| !own.contains(file));
+            for (file, settings) in read(settings) {
+                rules.claude(&file, &settings, Some(path));
+            }
+        }
+    }
+    if is_shared {
+        read(own).iter().for_each(|(_, settings)| rules.refused(settings));
+    }
 }
 
 /// Returns Claude Code's settings of every scope, in the current folder.

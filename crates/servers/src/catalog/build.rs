@@ -158,12 +158,9 @@ pub(super) fn build(
         listed => listed,
     };
     let text = |key: &str| listed.get(key).and_then(Value::as_str).unwrap_or_default().to_string();
-    let title = match text("title") {
-        title if title.is_empty() => {
-            annotations.and_then(|a| a.get("title")?.as_str()).unwrap_or_default().to_string()
-        }
-        title => title,
-    };
+    let of_annotations =
+        || annotations.and_then(|a| a.get("title")?.as_str()).unwrap_or_default().to_string();
+    let title = Some(text("title")).filter(|title| !title.is_empty()).unwrap_or_else(of_annotations);
     let change = trust.and_then(|trust| trust.change.clone());
     // The hints of the trusted definition, if that is a different one.
     let trusted_hints = change.as_ref().and_then(|change| change.trusted_hints.as_ref());
@@ -179,17 +176,7 @@ pub(super) fn build(
         Some(old) if old.name == name => old.schema.clone(),
         _ => Schema::of_definition(&name, visible.clone()),
     };
-    let blocked = settings.and_then(|s| {
-        if let Some(allowed) = &s.allowed_tools
-            && !allowed.matches(&own_name)
-        {
-            Some(format!("servers.{server}.allowed_tools"))
-        } else if s.blocked_tools.catches_own(&own_name) {
-            Some(format!("servers.{server}.blocked_tools"))
-        } else {
-            None
-        }
-    });
+    let blocked = settings.and_then(|settings| blocking_key(settings, server, &own_name));
     let full: Arc<str> = name::full_name(server, &name).into();
     let WireName { plain, hashed } = WireName::new(server, &name);
     let (plain, fold): (Arc<str>, Arc<str>) = (plain.into(), name::fold(&full).into());
@@ -222,13 +209,7 @@ pub(super) fn build(
         search_tags.append(&mut tags);
     }
     let verbatim = settings.is_some_and(|s| s.expose == Expose::Verbatim);
-    let (mut examples, mut misfits) = (Vec::new(), Vec::new());
-    for (at, example) in own.iter().flat_map(|own| &own.examples).enumerate() {
-        match misfit(&schema, example) {
-            Some(why) => misfits.push((at, why)),
-            None => examples.push(example.clone()),
-        }
-    }
+    let (examples, misfits) = examples(own, &schema);
     let kind = EntryKind::of(server);
     let of = definition.get("server").and_then(Value::as_str).filter(|_| kind == EntryKind::Skill);
     Tool {
@@ -269,6 +250,30 @@ pub(super) fn build(
         spellings,
         keys,
     }
+}
+
+/// Returns the key of a server's settings that keeps a tool out.
+fn blocking_key(settings: &ServerSettings, server: &str, own_name: &str) -> Option<String> {
+    let is_allowed = settings.allowed_tools.as_ref().is_none_or(|allowed| allowed.matches(own_name));
+    if !is_allowed {
+        Some(format!("servers.{server}.allowed_tools"))
+    } else if settings.blocked_tools.catches_own(own_name) {
+        Some(format!("servers.{server}.blocked_tools"))
+    } else {
+        None
+    }
+}
+
+/// Returns the configured examples that fit the schema; and the places of the others, with the reasons.
+fn examples(own: Option<&ToolOverride>, schema: &Schema) -> (Vec<Map<String, Value>>, Vec<(usize, String)>) {
+    let (mut examples, mut misfits) = (Vec::new(), Vec::new());
+    for (at, example) in own.into_iter().flat_map(|own| &own.examples).enumerate() {
+        match misfit(schema, example) {
+            Some(why) => misfits.push((at, why)),
+            None => examples.push(example.clone()),
+        }
+    }
+    (examples, misfits)
 }
 
 /// Returns why params are invalid as they are.
