@@ -12,8 +12,8 @@ use std::{
 };
 
 use nonet_search::{
-    Boost, Boosts, Confidence, Document, Embedder, Graph, Index, Outcomes, Passage, Rule, SearchResult,
-    Settings, outcomes, prepare,
+    Boost, Boosts, Confidence, Document, Embedder, Graph, Index, Outcomes, Passage, SearchResult, Settings,
+    outcomes, prepare,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -139,6 +139,8 @@ pub(crate) struct Options {
     pub(crate) replay: bool,
     /// How many tools each request is ranked among: its right ones, and others drawn at random. All by default.
     pub(crate) pool: Option<usize>,
+    /// Whether to rank by words only.
+    pub(crate) without_meaning: bool,
 }
 
 /// Why there are no figures.
@@ -222,12 +224,12 @@ pub(crate) async fn run(
         tracing::warn!(unknown, "relevant ids without a tool: they count as not found");
     }
 
-    let embedder = settings.rules.has(Rule::Meaning).then(|| Embedder::start(settings));
+    let embedder = (!measure.without_meaning).then(|| Embedder::start(settings));
     let start = Instant::now();
     let mut index = Index::new(documents.clone(), settings);
     if let Some(embedder) = &embedder {
         let passages: Vec<Passage> =
-            documents.iter().map(|document| document.passage(settings.rules)).collect();
+            documents.iter().map(|document| document.passage(settings.weights)).collect();
         match embedder.embed_documents(&passages, |_, _| {}).await {
             Ok(vectors) => index = index.with_vectors(vectors),
             Err(error) => tracing::warn!(%error, "answers use keywords only"),

@@ -8,11 +8,9 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{
-    Args, Parser, Subcommand,
-    builder::{PossibleValuesParser, TypedValueParser},
-};
-use nonet_search::{BuiltInModels, Rule, Settings};
+use clap::{Args, Parser, Subcommand};
+use nonet_search::{BuiltInModels, Settings, Weights};
+use serde_json::Value;
 use tracing_subscriber::EnvFilter;
 
 /// Measures Nonet's search
@@ -38,9 +36,12 @@ struct EvalArgs {
     /// Write the ranking of each query to this file, one JSON object per line
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Rank without this rule, to measure its worth (repeatable)
-    #[arg(long, value_name = "RULE", value_parser = rule())]
-    without: Vec<Rule>,
+    /// Rank with another weight; 0 shows what a signal is worth (repeatable)
+    #[arg(long, value_name = "NAME=VALUE")]
+    weight: Vec<String>,
+    /// Rank by words only
+    #[arg(long)]
+    without_meaning: bool,
     /// Also report how often high, medium and no confidence were right
     #[arg(long)]
     confidence: bool,
@@ -67,21 +68,7 @@ async fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     nonet_search::bring(BuiltInModels { tools: &nonet_model::TOOLS, languages: &nonet_model::LANGUAGES });
     let Command::Eval(args) = Lab::parse().command;
-    let defaults = Settings::default();
-    let settings = Settings {
-        rules: args.without.iter().fold(defaults.rules, |rules, rule| rules.without(*rule)),
-        model: args.model,
-        onnxruntime: args.onnxruntime,
-        cache: args.cache,
-        ..defaults
-    };
-    let measure = eval::Options { confidence: args.confidence, replay: args.replay, pool: args.pool };
-    let report = eval::run(&args.tools, &args.queries, args.out.as_deref(), &settings, measure).await;
-    let printed = report.map_err(|error| error.to_string()).and_then(|report| {
-        let text = serde_json::to_string(&report).map_err(|error| error.to_string())?;
-        writeln!(io::stdout(), "{text}").map_err(|error| error.to_string())
-    });
-    match printed {
+    match evaluate(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -90,7 +77,54 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Reads a rule by its name; the help lists them.
-fn rule() -> impl TypedValueParser<Value = Rule> {
-    PossibleValuesParser::new(Rule::ALL.map(Rule::name)).try_map(|name| name.parse::<Rule>())
+/// Measures and prints the report.
+async fn evaluate(args: EvalArgs) -> Result<(), String> {
+    let settings = Settings {
+        weights: Box::leak(Box::new(weights(&args.weight)?)),
+        model: args.model,
+        onnxruntime: args.onnxruntime,
+        cache: args.cache,
+        ..Settings::default()
+    };
+    let measure = eval::Options {
+        confidence: args.confidence,
+        replay: args.replay,
+        pool: args.pool,
+        without_meaning: args.without_meaning,
+    };
+    let report = eval::run(&args.tools, &args.queries, args.out.as_deref(), &settings, measure).await;
+    let report = report.map_err(|error| error.to_string())?;
+    let text = serde_json::to_string(&report).map_err(|error| error.to_string())?;
+    writeln!(io::stdout(), "{text}").map_err(|error| error.to_string())
+}
+
+/// Returns the gateway's weights with these changes, each `name=number`.
+fn weights(changes: &[String]) -> Result<Weights, String> {
+    let mut all = serde_json::to_value(Weights::TOOLS).map_err(|error| error.to_string())?;
+    for change in changes {
+        let number =
+            change.split_once('=').and_then(|(name, value)| Some((name, value.parse::<f32>().ok()?)));
+        let (name, value) = number.ok_or_else(|| format!("--weight {change}: write NAME=NUMBER"))?;
+        let names = || all.as_object().into_iter().flatten().filter(|(_, value)| value.is_number());
+        if names().all(|(known, _)| known != name) {
+            let names: Vec<&str> = names().map(|(name, _)| name.as_str()).collect();
+            return Err(format!("there is no weight `{name}`; there are: {}", names.join(", ")));
+        }
+        all[name] = Value::from(value);
+    }
+    serde_json::from_value(all).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_are_changed_by_name() {
+        let change = |change: &str| weights(&[change.to_owned()]);
+        assert_eq!(change("synonyms=0"), Ok(Weights { synonyms: 0.0, ..Weights::TOOLS }));
+        assert_eq!(weights(&[]), Ok(Weights::TOOLS));
+        assert!(change("synonym=0").is_err_and(|error| error.contains("there are: first_sentence, ")));
+        assert!(change("synonyms").is_err_and(|error| error.contains("NAME=NUMBER")));
+    }
 }

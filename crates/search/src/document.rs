@@ -8,9 +8,8 @@ use serde_json::{Map, Value};
 
 use super::{
     cache::{self, ContentKey},
-    english,
-    rules::{Rule, Rules},
-    text,
+    english, text,
+    weights::Weights,
 };
 
 /// The most parameters read from a definition; a schema may have thousands.
@@ -25,21 +24,6 @@ const SHORT_DESCRIPTION: usize = 20;
 const SHORT_TEXT: usize = 180;
 /// The characters of a parameter's description in the dense text.
 const PARAMETER_CHARACTERS: usize = 60;
-
-/// The weight of the first sentence's vector relative to the whole text's: a long description blurs its
-/// direction. Measured from 0 to 1.2 over six catalogues: +0.4 points of nDCG on average, nowhere worse by
-/// more than 0.2.
-const FIRST_SENTENCE: f32 = 1.0;
-/// The weight of the name's vector. Measured from 0 to 0.5: +0.4, best where servers have descriptive names;
-/// a higher weight drowns the description.
-const TOOL_NAME: f32 = 0.3;
-
-/// The weight of the vector by the encoder of other languages, if the description is not English. Measured from 1 to 4, with and without
-/// the name: facts in 14 languages are found first in 90.4 to 94.9 % of requests in the others (94.0 with this), and tools described
-/// in Chinese by English requests a little worse with more.
-const OTHER_LANGUAGE: f32 = 2.0;
-/// The total weight of the vectors of a long description's later sentences.
-const LATE_SENTENCES: f32 = 1.0;
 
 /// Weighted texts; the normalised sum of their vectors is one vector.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,7 +115,7 @@ impl Document {
         }
     }
 
-    /// Makes the document of a text that has no name: a note, a fact. Index it with [`Rules::prose`].
+    /// Makes the document of a text that has no name: a note, a fact. Index it with [`Weights::PROSE`].
     pub fn prose(id: &str, text: &str, terms: Vec<String>) -> Document {
         let description = text::cut(text, MOST_CHARACTERS).to_owned();
         Document { id: id.into(), description, terms, ..Document::default() }
@@ -139,43 +123,34 @@ impl Document {
 
     /// Returns the weighted texts that represent the document: the whole text, its first sentence, the later
     /// parts of a long description, and the name.
-    pub fn passage(&self, rules: Rules) -> Passage {
-        let description = match rules.has(Rule::Boilerplate) {
-            true => text::without_boilerplate(&self.description),
-            false => self.description.trim().to_owned(),
+    pub fn passage(&self, weights: &Weights) -> Passage {
+        let description = match weights.prose {
+            true => self.description.trim().to_owned(),
+            false => text::without_boilerplate(&self.description),
         };
         let words = description.split_whitespace().count();
-        let with_parameters = rules.has(Rule::Parameters) && words < SHORT_DESCRIPTION;
-        let text = |said: &str| self.text(said, with_parameters, rules);
+        let with_parameters = weights.parameters > 0.0 && words < SHORT_DESCRIPTION;
+        let text = |said: &str| self.text(said, with_parameters);
         let mut texts = vec![(text(&description), 1.0)];
         let mut add = |text: String, weight: f32| match texts.iter_mut().find(|(known, _)| *known == text) {
             Some((_, known)) => *known += weight,
-            None if text.is_empty() => {}
+            None if text.is_empty() || weight == 0.0 => {}
             None => texts.push((text, weight)),
         };
-        if rules.has(Rule::FirstSentence) {
-            add(text(text::first_sentence(&description)), FIRST_SENTENCE);
-        }
-        if rules.has(Rule::ToolName) {
-            add(text::split_identifiers(&self.name), TOOL_NAME);
-        }
-        if rules.has(Rule::LateSentences) {
-            let windows = text::late_windows(&description);
-            let share = LATE_SENTENCES / windows.len().max(1) as f32;
-            for window in windows {
-                add(text(&window), share);
-            }
-        }
+        add(text(text::first_sentence(&description)), weights.first_sentence);
+        add(text::split_identifiers(&self.name), weights.tool_name);
+        let windows = text::late_windows(&description);
+        let share = weights.late_sentences / windows.len().max(1) as f32;
+        windows.iter().for_each(|window| add(text(window), share));
         let is_other = english::is_other_language(&description);
-        let others = is_other.then(|| (text(&description), OTHER_LANGUAGE)).into_iter().collect();
+        let others = is_other.then(|| (text(&description), weights.other_language)).into_iter().collect();
         Passage { others, ..Passage::new(texts) }
     }
 
     /// Returns `server name: description (parameters)` with split identifiers. Leaves out the group's
     /// description, which would make all documents of a group similar.
-    fn text(&self, description: &str, with_parameters: bool, rules: Rules) -> String {
-        let group = if rules.has(Rule::Server) { &*self.group } else { "" };
-        let mut text = text::split_identifiers(&format!("{group} {}", self.name));
+    fn text(&self, description: &str, with_parameters: bool) -> String {
+        let mut text = text::split_identifiers(&format!("{} {}", self.group, self.name));
         let name_words = text::words(&text);
         let mut add = |by: &str, more: &str| {
             // Prose has no name to begin with.
@@ -265,7 +240,7 @@ mod tests {
     }
 
     fn texts(document: &Document) -> Vec<String> {
-        document.passage(Rules::default()).texts.into_iter().map(|(text, _)| text).collect()
+        document.passage(&Weights::TOOLS).texts.into_iter().map(|(text, _)| text).collect()
     }
 
     #[test]
@@ -301,12 +276,10 @@ mod tests {
         );
         let short = document("Opens an issue in a repository of yours or of others.", Value::Null);
         let weights: Vec<f32> =
-            short.passage(Rules::default()).texts.iter().map(|(_, weight)| *weight).collect();
-        assert_eq!(weights, [1.0 + FIRST_SENTENCE, TOOL_NAME]);
-        let rules =
-            Rules::default().without(Rule::FirstSentence).without(Rule::ToolName).without(Rule::Server);
-        assert!(long.passage(rules).texts[0].0.starts_with("create issue: Opens"));
-        assert_eq!(long.passage(rules).texts.len(), 1);
+            short.passage(&Weights::TOOLS).texts.iter().map(|(_, weight)| *weight).collect();
+        assert_eq!(weights, [1.0 + Weights::TOOLS.first_sentence, Weights::TOOLS.tool_name]);
+        let whole = Weights { first_sentence: 0.0, tool_name: 0.0, ..Weights::TOOLS };
+        assert_eq!(long.passage(&whole).texts.len(), 1);
     }
 
     #[test]
@@ -320,9 +293,9 @@ mod tests {
         let texts = texts(&long);
         assert!(texts.iter().any(|text| text.ends_with(late)), "{texts:?}");
         assert!(texts.iter().all(|text| !text.contains("Args") && !text.contains("nothing")), "{texts:?}");
-        let count = |rule| long.passage(Rules::default().without(rule)).texts.len();
-        assert_eq!(count(Rule::LateSentences), 3);
-        assert!(long.passage(Rules::default().without(Rule::Boilerplate)).texts[0].0.contains("**title**"));
+        let early = Weights { late_sentences: 0.0, ..Weights::TOOLS };
+        assert_eq!(long.passage(&early).texts.len(), 3);
+        assert!(long.passage(&Weights::PROSE).texts[0].0.contains("**title**"));
     }
 
     #[test]
@@ -339,7 +312,7 @@ mod tests {
     fn prose_is_its_text_and_its_terms() {
         let check = |text: &str, terms: &[&str], expected: &[&str]| {
             let terms = terms.iter().map(|term| (*term).to_owned()).collect();
-            let passage = Document::prose("1", text, terms).passage(Rules::prose());
+            let passage = Document::prose("1", text, terms).passage(&Weights::PROSE);
             let texts: Vec<String> = passage.texts.into_iter().map(|(text, _)| text).collect();
             assert_eq!(texts, expected);
         };

@@ -677,7 +677,7 @@ fn stopped() -> EmbedError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Boosts, Document, Index, Rules, prepare};
+    use crate::{Boosts, Document, Index, Weights, prepare};
 
     #[test]
     fn the_last_queries_are_remembered() {
@@ -858,7 +858,7 @@ mod tests {
             Document::from_definition(id, server, name, "", description, &nothing, vec![], "")
         });
         let passages: Vec<Passage> =
-            documents.iter().map(|document| document.passage(settings.rules)).collect();
+            documents.iter().map(|document| document.passage(settings.weights)).collect();
         let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("the model is compiled in");
         let index = Index::new(documents.to_vec(), &settings).with_vectors(vectors);
         let first = async |request: &str| {
@@ -885,7 +885,7 @@ mod tests {
             "Hasło do sieci zmieniamy co kwartał",
             "The office closes at six",
         ];
-        let facts = facts.map(|fact| Document::prose(fact, fact, Vec::new()).passage(Rules::prose()));
+        let facts = facts.map(|fact| Document::prose(fact, fact, Vec::new()).passage(&Weights::PROSE));
         let vectors = embedder.embed_documents(&facts, |_, _| {}).await.expect("the model is compiled in");
         for (request, expected) in [("when does the team meet", 0), ("how often is the password changed", 1)]
         {

@@ -1,8 +1,6 @@
 //! The ranking: how meaning, keywords and letters become one order, and the confidence in it.
 //!
-//! Knows signals and weights. The weights were measured over several public tool catalogues at once and lie
-//! on a plateau: the cosine is the best single signal, and keywords help most as a small bounded bonus. Raw
-//! keyword counts, or rank fusion with equal weights, drown the meaning.
+//! Knows signals; their weights are in `weights`.
 
 use std::{cmp::Ordering, collections::HashMap};
 
@@ -12,41 +10,12 @@ use super::{
     index::{Index, NameMatch},
     products::{Product, ProductMatch},
     query::{Query, QueryPart, RequestLanguage},
-    rules::Rule,
     vectors::UNKNOWN,
+    weights::Weights,
 };
 
-/// What the best keyword score adds to a cosine. Measured from 0.08 to 0.22 over seven catalogues.
-const KEYWORD: f32 = 0.14;
-/// The same for a request with several parts, for the whole and for each part.
-const KEYWORD_IN_PARTS: f32 = 0.5;
-/// What the best trigram score adds: enough to forgive a typo.
-const TRIGRAM: f32 = 0.03;
-/// The same without vectors, relative to a keyword score of at most 1.
-const TRIGRAM_WITHOUT_DENSE: f32 = 0.15;
-/// The bonus for the wanted action. Measured from 0 to 0.06; more drowns the object of the action.
-const SAME_ACTION: f32 = 0.02;
-/// The penalty if one reads and the other changes something. Measured from 0 to 0.12.
-const OTHER_ACTION: f32 = 0.05;
-/// The penalty if only one of the two deletes, which cannot be undone.
-const TAKES_AWAY: f32 = 0.08;
-/// The bonus for a named product, and the penalty for another product. Measured from 0 to 0.15 and 0.2.
-const NAMED_PRODUCT: f32 = 0.05;
-const OTHER_PRODUCT: f32 = 0.1;
-/// The penalty for a product that was not named: enough to prefer an equally good document without one.
-const UNNAMED_PRODUCT: f32 = 0.01;
-/// The weight of the words of a request that no dictionary translates, as a share; its letters have none. Most documents are in English
-/// and share both with it by chance: 1.2 points of nDCG over fourteen languages.
-const IN_OTHER_LANGUAGE: f32 = 0.5;
-/// The penalty for a deprecated document.
-const DEPRECATED: f32 = 0.1;
 /// A part's best score must reach this share of the best part's to get a place among the first hits.
 const WORTH_A_PLACE: f32 = 0.5;
-/// The best part's share in the score of a request with several parts; the rest is the whole request's.
-const BEST_PART: f32 = 0.7;
-/// The cosine assumed for a document without a vector, at the best keyword score; scaled by its keyword
-/// score. Right answers have about this cosine on average.
-const MEANING_BY_WORDS: f32 = 0.5;
 /// Candidates per signal where there are too many documents to score all.
 const CANDIDATES: usize = 100;
 /// The hit to compare the first with: the first that is not shown.
@@ -55,9 +24,9 @@ const SIXTH: usize = 5;
 /// The scores of one text against all documents.
 struct TextScores<'a> {
     part: &'a QueryPart,
-    /// Shares of the best score, 0..1; empty if the rule is off.
+    /// Shares of the best score, 0..1; may be empty.
     keyword: Vec<f32>,
-    /// Shares of the best score, 0..1; empty if the rule is off.
+    /// Shares of the best score, 0..1; may be empty.
     trigram: Vec<f32>,
     /// Cosines; empty without vectors, and if only candidates are compared.
     dense: Vec<f32>,
@@ -69,8 +38,10 @@ struct ScoreInputs<'a> {
     whole: TextScores<'a>,
     parts: Vec<TextScores<'a>>,
     boosts: &'a Boosts,
-    /// The weights of keywords and letters.
-    weights: (f32, f32),
+    weights: &'a Weights,
+    /// The weights of keywords and of letters.
+    keyword: f32,
+    trigram: f32,
     /// Whether both sides have vectors.
     dense: bool,
     /// Each document's bonus or penalty for the products in the request; empty if the rule is off.
@@ -137,22 +108,24 @@ impl<'a> ScoreInputs<'a> {
             }
         };
         let dense = index.has_vectors() && query.whole.vector.is_some();
+        let weights = index.weights();
         let keyword = match (dense, query.parts.is_empty()) {
             (false, _) => 1.0,
-            (true, false) => KEYWORD_IN_PARTS,
-            (true, true) => KEYWORD,
+            (true, false) => weights.keywords_in_parts,
+            (true, true) => weights.keywords,
         };
-        let weights = match (dense, query.language) {
-            (true, RequestLanguage::Other) => (keyword * IN_OTHER_LANGUAGE, 0.0),
-            (true, _) => (keyword, TRIGRAM),
-            (false, _) => (keyword, TRIGRAM_WITHOUT_DENSE),
+        let (keyword, trigram) = match (dense, query.language) {
+            (true, RequestLanguage::Other) => (keyword * weights.untranslated, 0.0),
+            (true, _) => (keyword, weights.letters),
+            (false, _) => (keyword, weights.letters_without_meaning),
         };
-        let products = match index.rules().has(Rule::Products) {
-            true => by_products(index, &index.products().named(&query.whole.text)),
-            false => Vec::new(),
+        let products = match weights.prose {
+            true => Vec::new(),
+            false => by_products(index, &index.products().named(&query.whole.text)),
         };
         let parts = query.parts.iter().map(score).collect();
-        ScoreInputs { index, whole: score(&query.whole), parts, boosts, weights, dense, products }
+        let whole = score(&query.whole);
+        ScoreInputs { index, whole, parts, boosts, weights, keyword, trigram, dense, products }
     }
 
     fn texts(&self) -> impl Iterator<Item = &TextScores<'a>> {
@@ -172,9 +145,8 @@ impl<'a> ScoreInputs<'a> {
             if let (Some(vectors), Some(vector)) = (self.index.vectors(), text.part.vector.as_deref()) {
                 found.extend(vectors.near(vector, count));
             }
-            let bonus = |at: usize| {
-                self.weights.0 * value(&text.keyword, at) + self.weights.1 * value(&text.trigram, at)
-            };
+            let bonus =
+                |at: usize| self.keyword * value(&text.keyword, at) + self.trigram * value(&text.trigram, at);
             let mut best: Vec<(usize, f32)> =
                 (0..mask.len()).map(|at| (at, bonus(at))).filter(|&(_, bonus)| bonus > 0.0).collect();
             if best.len() > count {
@@ -196,7 +168,7 @@ impl<'a> ScoreInputs<'a> {
         let best = parts.max_by(|(_, (a, _)), (_, (b, _))| a.sum().total_cmp(&b.sum()));
         let mut part = None;
         if let Some((at, (of_part, dense_of_part))) = best {
-            signals = signals.times(1.0 - BEST_PART).plus(of_part.times(BEST_PART));
+            signals = signals.times(1.0 - self.weights.best_part).plus(of_part.times(self.weights.best_part));
             (part, dense) = (Some(at), dense_of_part);
         }
         let boost = self.boosts.get(&document).copied().unwrap_or_default();
@@ -253,19 +225,19 @@ impl<'a> ScoreInputs<'a> {
             true => text.dense.get(document).copied().unwrap_or_else(compared),
             false => 0.0,
         };
-        let dense = if dense.is_nan() { MEANING_BY_WORDS * keyword } else { dense };
+        let dense = if dense.is_nan() { self.weights.meaning_by_words * keyword } else { dense };
         let signals = Signals {
             action: match text.part.actions.fit(self.index.actions(document)) {
-                ActionFit::Same => SAME_ACTION,
+                ActionFit::Same => self.weights.same_action,
                 ActionFit::Open => 0.0,
-                ActionFit::Other => -OTHER_ACTION,
-                ActionFit::TakesAway => -TAKES_AWAY,
+                ActionFit::Other => -self.weights.other_action,
+                ActionFit::TakesAway => -self.weights.takes_away,
             },
             product: value(&self.products, document),
-            deprecated: if self.index.is_deprecated(document) { -DEPRECATED } else { 0.0 },
+            deprecated: if self.index.is_deprecated(document) { -self.weights.deprecated } else { 0.0 },
             meaning: dense,
-            keywords: self.weights.0 * keyword,
-            letters: self.weights.1 * value(&text.trigram, document),
+            keywords: self.keyword * keyword,
+            letters: self.trigram * value(&text.trigram, document),
             learned: 0.0,
             priority: 0.0,
         };
@@ -283,7 +255,7 @@ impl<'a> ScoreInputs<'a> {
     /// Returns the factor for displayed scores. Without vectors, the best hit scores about 1 however bad it
     /// is; scaling by coverage corrects that.
     fn scale(&self, ranked: &[(NameMatch, Hit)]) -> f32 {
-        if self.dense { 1.0 } else { self.coverage(ranked) / (1.0 + TRIGRAM_WITHOUT_DENSE) }
+        if self.dense { 1.0 } else { self.coverage(ranked) / (1.0 + self.weights.letters_without_meaning) }
     }
 
     /// Adds up four pieces of evidence: the first hit's nearness in meaning, its lead over the second and
@@ -331,10 +303,11 @@ impl<'a> ScoreInputs<'a> {
 
 /// Returns each document's bonus or penalty for the named products.
 fn by_products(index: &Index, named: &[Product]) -> Vec<f32> {
+    let weights = index.weights();
     let by_product = |document| match index.products().bound(named, document) {
-        ProductMatch::Named => NAMED_PRODUCT,
-        ProductMatch::Other if named.is_empty() => -UNNAMED_PRODUCT,
-        ProductMatch::Other => -OTHER_PRODUCT,
+        ProductMatch::Named => weights.named_product,
+        ProductMatch::Other if named.is_empty() => -weights.unnamed_product,
+        ProductMatch::Other => -weights.other_product,
         ProductMatch::Free => 0.0,
     };
     (0..index.documents().len()).map(by_product).collect()

@@ -14,9 +14,9 @@ use super::{
     keywords::Bm25,
     products::Products,
     query::{Query, QueryPart},
-    rules::{Rule, Rules},
     text,
     vectors::{Graph, Vectors},
+    weights::Weights,
 };
 
 /// An immutable index. Share it by `Arc`; for other documents, make another index, which shares the unchanged parts.
@@ -45,7 +45,7 @@ struct LexicalIndex {
     products: Products,
     /// Whether each document declares itself replaced by another.
     deprecated: Vec<bool>,
-    rules: Rules,
+    weights: &'static Weights,
 }
 
 /// A name of the document in a slot.
@@ -83,7 +83,7 @@ impl Index {
     pub fn updated(&self, documents: Vec<Arc<Document>>, settings: &Settings) -> Index {
         let (before, empty) = (&*self.words, LexicalIndex::empty(settings));
         let unused = before.numbers.len() - before.documents.len();
-        let fits = before.rules == empty.rules;
+        let fits = before.weights == empty.weights;
         let words = if fits && unused <= before.documents.len() + SPARE { before } else { &empty };
         let words = Arc::new(words.updated(documents));
         Index { words, vectors: None, graph_above: settings.hnsw_above }
@@ -143,14 +143,14 @@ impl Index {
         self.vectors.as_ref().is_some_and(Vectors::is_whole)
     }
 
-    /// Returns the rules that the index was built with.
-    pub fn rules(&self) -> Rules {
-        self.words.rules
+    /// Returns the weights that the index was built with.
+    pub fn weights(&self) -> &'static Weights {
+        self.words.weights
     }
 
-    /// Analyses a request by the rules of this index.
+    /// Analyses a request by the weights of this index.
     pub fn parse(&self, request: &str) -> Query {
-        Query::parse(request, self.words.rules)
+        Query::parse(request, self.words.weights)
     }
 
     /// Returns the best `limit` documents among the allowed ones (by number), best first. `boosts` are added to the scores
@@ -196,15 +196,15 @@ impl Index {
         self.graph().is_some()
     }
 
-    /// Returns each document's keyword score; empty without words, or if the rule is off.
+    /// Returns each document's keyword score; empty without words.
     pub(super) fn keywords(&self, part: &QueryPart) -> Vec<f32> {
-        if !self.words.rules.has(Rule::Keywords) || part.terms.is_empty() {
+        if part.terms.is_empty() {
             return Vec::new();
         }
         self.words.by_number(self.words.keywords.scores(part.weighted()))
     }
 
-    /// Returns each document's trigram score; empty without trigrams, or if the rule is off.
+    /// Returns each document's trigram score; empty without trigrams.
     pub(super) fn trigrams(&self, part: &QueryPart) -> Vec<f32> {
         if part.trigrams.is_empty() {
             return Vec::new();
@@ -244,9 +244,6 @@ impl Index {
     /// Returns the documents that the request names.
     pub(super) fn pins(&self, query: &Query) -> HashMap<usize, NameMatch> {
         let mut pins = HashMap::new();
-        if !self.words.rules.has(Rule::Names) {
-            return pins;
-        }
         let mut pin = |document: usize, how: NameMatch| {
             let known = pins.entry(document).or_insert(how);
             *known = how.max(*known);
@@ -288,18 +285,18 @@ impl Passages for Index {
     }
 
     fn passage(&self, at: usize) -> Cow<'_, Passage> {
-        Cow::Owned(self.words.documents[at].passage(self.words.rules))
+        Cow::Owned(self.words.documents[at].passage(self.words.weights))
     }
 }
 
 impl LexicalIndex {
     fn empty(settings: &Settings) -> LexicalIndex {
-        LexicalIndex { rules: settings.rules, ..LexicalIndex::default() }
+        LexicalIndex { weights: settings.weights, ..LexicalIndex::default() }
     }
 
     /// Returns the words of these documents. Known documents keep their slots.
     fn updated(&self, documents: Vec<Arc<Document>>) -> LexicalIndex {
-        let rules = self.rules;
+        let weights = self.weights;
         let (kept, removed) = differences(&self.documents, &documents);
         let added = || documents.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
 
@@ -314,13 +311,13 @@ impl LexicalIndex {
         }
 
         let keywords = self.keywords.updated::<String, str>(
-            removed.iter().map(|&at| (self.slots[at], weighted_terms(&self.documents[at], rules))),
-            added().map(|(document, _)| weighted_terms(document, rules)),
+            removed.iter().map(|&at| (self.slots[at], weighted_terms(&self.documents[at], weights))),
+            added().map(|(document, _)| weighted_terms(document, weights)),
             &slots,
         );
         let trigrams = self.trigrams.updated::<u64, u64>(
-            removed.iter().map(|&at| (self.slots[at], weighted_trigrams(&self.documents[at], rules))),
-            added().map(|(document, _)| weighted_trigrams(document, rules)),
+            removed.iter().map(|&at| (self.slots[at], weighted_trigrams(&self.documents[at]))),
+            added().map(|(document, _)| weighted_trigrams(document)),
             &slots,
         );
         let names = self.names_of_updated(&removed, added().map(|(document, _)| document));
@@ -334,12 +331,12 @@ impl LexicalIndex {
             actions::of_document(&document.group, &document.name, &document.description)
         };
         let deprecated = |document: &Document| {
-            rules.has(Rule::Deprecated)
+            !weights.prose
                 && (text::is_deprecated(&document.title) || text::is_deprecated(&document.description))
         };
         LexicalIndex {
             keys: each()
-                .map(|(new, at)| at.map_or_else(|| new.passage(rules).key, |at| self.keys[at]))
+                .map(|(new, at)| at.map_or_else(|| new.passage(weights).key, |at| self.keys[at]))
                 .collect(),
             actions: each().map(|(new, at)| at.map_or_else(|| actions(new), |at| self.actions[at])).collect(),
             deprecated: each()
@@ -351,7 +348,7 @@ impl LexicalIndex {
             trigrams,
             names,
             products,
-            rules,
+            weights,
             documents,
         }
     }
@@ -417,36 +414,30 @@ fn is_full_name(document: &Document, verbatim: &str) -> bool {
     document.id.to_lowercase() == verbatim || joined(".") || joined("__")
 }
 
-/// The weight of a parameter's description, which says what goes in, not what comes out. Measured from 0 to 0.5.
-const PARAMETER_DESCRIPTION: f32 = 0.3;
-/// The weight of a group's description, which is the same for all its documents. Measured from 0 to 0.4.
-const GROUP_DESCRIPTION: f32 = 0.2;
-
 /// Returns the words that a document can be found by, with their weights.
-fn weighted_terms(document: &Document, rules: Rules) -> Vec<(String, f32)> {
+fn weighted_terms(document: &Document, weights: &Weights) -> Vec<(String, f32)> {
     let mut all = Vec::new();
-    let mut add =
-        |text: &str, weight: f32| all.extend(text::terms(text, rules).into_iter().map(|term| (term, weight)));
-    if rules.has(Rule::Server) {
-        add(&document.group, 1.0);
-    }
+    let mut add = |text: &str, weight: f32| {
+        if weight > 0.0 {
+            all.extend(text::terms(text).into_iter().map(|term| (term, weight)));
+        }
+    };
+    add(&document.group, 1.0);
     add(&document.name, 1.0);
     add(&document.title, 1.0);
     add(&document.description, 1.0);
     document.terms.iter().for_each(|term| add(term, 1.0));
-    let parameters = if rules.has(Rule::Parameters) { document.parameters.as_slice() } else { &[] };
-    for (name, description) in parameters {
-        add(name, 1.0);
-        add(description, PARAMETER_DESCRIPTION);
+    for (name, description) in &document.parameters {
+        add(name, weights.parameters);
+        add(description, weights.parameter_descriptions);
     }
-    add(&document.group_description, GROUP_DESCRIPTION);
+    add(&document.group_description, weights.group_description);
     all
 }
 
 /// Returns the trigrams of a document's texts except parameters, which would blur names.
-fn weighted_trigrams(document: &Document, rules: Rules) -> Vec<(u64, f32)> {
-    let group = if rules.has(Rule::Server) { &*document.group } else { "" };
-    let texts = [group, &*document.name, &document.title, &document.description];
+fn weighted_trigrams(document: &Document) -> Vec<(u64, f32)> {
+    let texts = [&*document.group, &*document.name, &document.title, &document.description];
     let texts = texts.into_iter().chain(document.terms.iter().map(String::as_str));
     texts.flat_map(text::trigrams).map(|gram| (gram, 1.0)).collect()
 }
@@ -662,23 +653,23 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_can_be_switched_off() {
-        let check = |rule: Rule, request: &str, found: &str| {
+    fn a_weight_of_nothing_takes_a_signal_away() {
+        let check = |without: &'static Weights, request: &str, found: &str| {
             let lines = [
                 "github.create_issue: Open a new issue in a repository",
                 "files.read_file: Give the content of a file",
                 "boxes.remove_dir: Get rid of it",
             ];
-            let first = |rules: Rules| {
-                let index = Index::new(documents(&lines), &Settings { rules, ..Settings::default() });
+            let first = |weights: &'static Weights| {
+                let index = Index::new(documents(&lines), &Settings { weights, ..Settings::default() });
                 ids(&index, request).first().cloned()
             };
-            assert_eq!(first(Rules::default()).as_deref(), Some(found), "{request}");
-            assert_ne!(first(Rules::default().without(rule)).as_deref(), Some(found), "{request}");
+            assert_eq!(first(&Weights::TOOLS).as_deref(), Some(found), "{request}");
+            assert_ne!(first(without).as_deref(), Some(found), "{request}");
         };
-        check(Rule::Synonyms, "erase", "boxes.remove_dir");
-        check(Rule::Abbreviations, "directory", "boxes.remove_dir");
-        check(Rule::Letters, "isue", "github.create_issue");
+        check(&Weights { synonyms: 0.0, ..Weights::TOOLS }, "erase", "boxes.remove_dir");
+        check(&Weights { abbreviations: 0.0, ..Weights::TOOLS }, "directory", "boxes.remove_dir");
+        check(&Weights { letters_without_meaning: 0.0, ..Weights::TOOLS }, "isue", "github.create_issue");
     }
 
     #[test]

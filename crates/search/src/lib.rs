@@ -25,11 +25,11 @@ mod onnxruntime;
 pub mod outcomes;
 mod products;
 mod query;
-mod rules;
 mod synonyms;
 mod text;
 mod vectors;
 pub mod verbs;
+mod weights;
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
@@ -44,9 +44,9 @@ pub use embedder::{Backend, EmbedError, Embedder, SharedVectors};
 pub use index::Index;
 pub use outcomes::{LearnedBoost, Outcome, Outcomes};
 pub use query::Query;
-pub use rules::{Rule, Rules};
 pub use text::fold;
 pub use vectors::Graph;
+pub use weights::Weights;
 
 /// The sentence embedder and the index.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]
@@ -64,14 +64,14 @@ pub struct Settings {
     /// With more tools than this a search goes over a graph (HNSW) instead of comparing with every vector.
     // Where the two curves of docs/scale.svg meet: 1.2 ms against 1.4 at 10,000, 6.7 against 2.5 at 30,000.
     pub hnsw_above: usize,
-    /// The active ranking rules; only measurements switch some off.
+    /// The weights of the ranking; only measurements change single ones.
     #[serde(skip)]
-    pub rules: Rules,
+    pub weights: &'static Weights,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { onnxruntime: None, model: None, cache: None, hnsw_above: 10_000, rules: Rules::default() }
+        Settings { onnxruntime: None, model: None, cache: None, hnsw_above: 10_000, weights: &Weights::TOOLS }
     }
 }
 
@@ -252,7 +252,7 @@ impl Confidence {
 pub async fn prepare(index: &Index, embedder: Option<&Embedder>, request: &str) -> Query {
     let query = index.parse(request);
     match embedder.filter(|_| index.has_vectors()) {
-        Some(embedder) => match embed(embedder, &query).await {
+        Some(embedder) => match embed(embedder, &query, index.weights().translation).await {
             Ok(vectors) => query.with_vectors(vectors),
             Err(error) => {
                 tracing::debug!(%error, "answering from keywords");
@@ -263,13 +263,9 @@ pub async fn prepare(index: &Index, embedder: Option<&Embedder>, request: &str) 
     }
 }
 
-/// The weight of a translation's vector beside the request's own. Measured from 0 to 2 over eight languages of two sets: 2 to 3
-/// points of nDCG, most at 0.5 to 1; the less, the better for languages that are taken for one with a dictionary.
-const TRANSLATION: f32 = 0.5;
-
 /// Returns the vectors of [`Query::texts`]. A request in another language than English goes to the built-in encoder of such
 /// requests; a folder's model gets it as it was written, because it may read that language.
-async fn embed(embedder: &Embedder, query: &Query) -> Result<Vec<Arc<[f32]>>, EmbedError> {
+async fn embed(embedder: &Embedder, query: &Query, translation: f32) -> Result<Vec<Arc<[f32]>>, EmbedError> {
     if query.language == RequestLanguage::English {
         return embedder.embed_queries(&query.texts()).await;
     }
@@ -282,7 +278,7 @@ async fn embed(embedder: &Embedder, query: &Query) -> Result<Vec<Arc<[f32]>>, Em
     }
     let translated = embedder.embed_queries(&query.texts()).await?;
     let both = |(written, translated): (&Arc<[f32]>, &Arc<[f32]>)| {
-        vectors::sum([(&**written, 1.0), (&**translated, TRANSLATION)]).into()
+        vectors::sum([(&**written, 1.0), (&**translated, translation)]).into()
     };
     Ok(written.iter().zip(&translated).map(both).collect())
 }

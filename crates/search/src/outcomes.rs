@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{rules::Rules, text};
+use super::text;
 
 /// The half-life of an outcome, in seconds. A habit of this month beats one of last quarter, and a two-week
 /// holiday costs little.
@@ -105,7 +105,7 @@ pub fn words(query: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let query = text::cut(query, LONGEST_QUERY);
     let safe: Vec<&str> = query.split_whitespace().filter(|run| !may_be_secret(run)).collect();
-    for word in text::terms(&safe.join(" "), Rules::default()) {
+    for word in text::terms(&safe.join(" ")) {
         let counts = !text::is_preposition(&word);
         if counts && words.len() < MOST_WORDS && !words.contains(&word) {
             words.push(word);

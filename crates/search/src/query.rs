@@ -14,8 +14,8 @@ use super::{
     actions::{self, Actions},
     english,
     languages::{self, Gloss},
-    rules::{Rule, Rules},
     synonyms, text, vectors,
+    weights::Weights,
 };
 
 /// Characters of a request that count.
@@ -26,11 +26,6 @@ const FEWEST_PARTS: usize = 3;
 const MOST_PARTS: usize = 8;
 /// The fewest words of a meaningful part.
 const SHORTEST_PART: usize = 3;
-/// The weight of a synonym relative to the word itself. Measured from 0 to 0.3; more drowns the request's own
-/// words.
-const SYNONYM: f32 = 0.3;
-/// The weight of an abbreviation's meaning relative to the abbreviation, and vice versa.
-const ABBREVIATION: f32 = 0.6;
 /// Longer texts are not a spelling of a tool's name.
 const LONGEST_NAME: usize = 200;
 
@@ -92,30 +87,26 @@ pub(super) struct Term {
 }
 
 impl Query {
-    /// Analyses a request of any language and length. The rules must be those of the index.
-    pub fn parse(request: &str, rules: Rules) -> Query {
+    /// Analyses a request of any language and length. The weights must be those of the index.
+    pub fn parse(request: &str, weights: &Weights) -> Query {
         let whole = text::cut(request.trim(), MOST_CHARACTERS);
-        let is_foreign =
-            rules.has(Rule::Languages) && !is_identifier(whole) && english::is_other_language(whole);
+        let is_foreign = !is_identifier(whole) && english::is_other_language(whole);
         let gloss = if is_foreign { languages::gloss(whole) } else { None };
         let (of_whole, parts) = match &gloss {
             None => (
-                QueryPart::new(whole, false, rules),
-                parts(whole, rules, |part| QueryPart::new(part, false, rules)),
+                QueryPart::new(whole, false, weights),
+                parts(whole, |part| QueryPart::new(part, false, weights)),
             ),
             Some(Gloss { language, text }) => {
                 let glossed = |written: &str, text: &str| {
-                    let part = QueryPart::new(text, true, rules);
+                    let part = QueryPart::new(text, true, weights);
                     QueryPart { written: written.to_owned(), ..part }
                 };
-                (
-                    glossed(whole, text),
-                    parts(whole, rules, |part| glossed(part, &language.into_english(part))),
-                )
+                (glossed(whole, text), parts(whole, |part| glossed(part, &language.into_english(part))))
             }
         };
         // Tools and their aliases may use the language of the request.
-        let of_whole = if gloss.is_some() { of_whole.also(text::terms(whole, rules)) } else { of_whole };
+        let of_whole = if gloss.is_some() { of_whole.also(text::terms(whole)) } else { of_whole };
         let name =
             whole.trim_matches(|c: char| c.is_whitespace() || "`'\"*".contains(c)).trim_end_matches("()");
         let name = if name.len() <= LONGEST_NAME { name } else { "" };
@@ -177,14 +168,14 @@ impl Query {
 impl Query {
     /// Returns the query by meaning only, without words, letters, parts and names.
     pub fn vector_only(&self) -> Query {
-        let nothing = Query::parse("", Rules::default());
+        let nothing = Query::parse("", &Weights::TOOLS);
         let whole = QueryPart { vector: self.whole.vector.clone(), ..nothing.whole.clone() };
         Query { whole, ..nothing }
     }
 }
 
 impl QueryPart {
-    fn new(part: &str, is_gloss: bool, rules: Rules) -> QueryPart {
+    fn new(part: &str, is_gloss: bool, weights: &Weights) -> QueryPart {
         let mut terms: Vec<Term> = Vec::new();
         let mut add = |term: String, weight: f32, by: &str| {
             if !terms.iter().any(|known| known.term == term) {
@@ -192,10 +183,11 @@ impl QueryPart {
                 terms.push(Term { term, weight, by });
             }
         };
-        let stems = text::terms(part, rules);
+        let stems = text::terms(part);
         stems.iter().for_each(|stem| add(stem.clone(), 1.0, ""));
         let mut spoken = part.to_owned();
-        if rules.has(Rule::Abbreviations) {
+        let abbreviation = weights.abbreviations;
+        if abbreviation > 0.0 {
             let words = text::words(part);
             let alone = standing_alone(part);
             let mut seen = HashSet::new();
@@ -204,30 +196,29 @@ impl QueryPart {
                 let meaning = abbreviations::meaning(word).or_else(|| abbreviations::meaning(singular));
                 if let Some(meaning) = meaning.filter(|meaning| !spoken.to_lowercase().contains(*meaning)) {
                     spoken.push_str(&format!(" ({meaning})"));
-                    text::terms(meaning, rules).into_iter().for_each(|term| add(term, ABBREVIATION, word));
+                    text::terms(meaning).into_iter().for_each(|term| add(term, abbreviation, word));
                 }
             }
             for short in abbreviations::of(&words) {
                 let by = abbreviations::meaning(short).unwrap_or_default();
-                text::terms(short, rules).into_iter().for_each(|term| add(term, ABBREVIATION, by));
+                text::terms(short).into_iter().for_each(|term| add(term, abbreviation, by));
+            }
+            if ARITHMETIC.is_match(part) {
+                spoken.push_str(" (calculate)");
+                text::terms("calculate").into_iter().for_each(|term| add(term, abbreviation, part));
             }
         }
-        if rules.has(Rule::Abbreviations) && ARITHMETIC.is_match(part) {
-            spoken.push_str(" (calculate)");
-            text::terms("calculate", rules).into_iter().for_each(|term| add(term, ABBREVIATION, part));
-        }
-        if rules.has(Rule::Synonyms) {
+        if weights.synonyms > 0.0 {
             for stem in &stems {
-                synonyms::of(stem, rules).iter().for_each(|other| add(other.clone(), SYNONYM, stem));
+                synonyms::of(stem).iter().for_each(|other| add(other.clone(), weights.synonyms, stem));
             }
         }
         let said = terms.iter().filter(|term| term.weight >= 1.0).count();
         // Sorted, so that equal requests get bit-identical scores.
-        let mut trigrams = if rules.has(Rule::Letters) { text::trigrams(part) } else { Vec::new() };
+        let mut trigrams = text::trigrams(part);
         trigrams.sort_unstable();
         trigrams.dedup();
-        let actions =
-            if rules.has(Rule::Actions) { actions::of_request(part, is_gloss) } else { Actions::NONE };
+        let actions = if weights.prose { Actions::NONE } else { actions::of_request(part, is_gloss) };
         let written = spoken.clone();
         QueryPart { text: part.to_owned(), spoken, written, terms, said, actions, trigrams, vector: None }
     }
@@ -304,8 +295,8 @@ static SEAM: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// Splits a request for several things into parts, each made by `part`; empty if there are too few.
-fn parts(request: &str, rules: Rules, part: impl Fn(&str) -> QueryPart) -> Vec<QueryPart> {
-    let texts = if rules.has(Rule::Parts) { split(request) } else { Vec::new() };
+fn parts(request: &str, part: impl Fn(&str) -> QueryPart) -> Vec<QueryPart> {
+    let texts = split(request);
     let few = texts.len() < FEWEST_PARTS;
     if few { Vec::new() } else { texts.iter().take(MOST_PARTS).map(|text| part(text)).collect() }
 }
@@ -365,7 +356,7 @@ mod tests {
         for request in
             ["", " ", "\u{0}", "查询北京的天气", "🦀🦀", &"a".repeat(100_000), &"word. ".repeat(5_000)]
         {
-            let query = Query::parse(request, Rules::default());
+            let query = Query::parse(request, &Weights::TOOLS);
             assert!((1..=MOST_PARTS).contains(&query.texts().len()));
         }
     }
@@ -373,30 +364,32 @@ mod tests {
     #[test]
     fn the_vector_of_a_whole_is_that_of_its_parts_together() {
         let query =
-            Query::parse("find flights to Rome; book the cheapest one; mail me the plan", Rules::default());
+            Query::parse("find flights to Rome; book the cheapest one; mail me the plan", &Weights::TOOLS);
         assert_eq!(query.texts(), ["find flights to Rome", "book the cheapest one", "mail me the plan"]);
         let unit = |at: usize| -> Arc<[f32]> { (0..3).map(|n| f32::from(n == at)).collect() };
         let query = query.with_vectors((0..3).map(unit).collect());
         let whole = query.whole.vector.as_deref().expect("a vector");
         assert!(whole.iter().all(|value| (value - 1.0 / 3f32.sqrt()).abs() < 1e-6));
         assert_eq!(query.parts[2].vector.as_deref(), Some(&*unit(2)));
-        let none = Query::parse("a b c; d e f; g h i", Rules::default()).with_vectors(Vec::new());
+        let none = Query::parse("a b c; d e f; g h i", &Weights::TOOLS).with_vectors(Vec::new());
         assert!(!none.has_vectors() && none.parts.len() == 3);
     }
 
     #[test]
     fn synonyms_do_not_count_as_said() {
-        let query = Query::parse("remove a folder", Rules::default());
+        let query = Query::parse("remove a folder", &Weights::TOOLS);
         assert_eq!(query.whole.said().collect::<Vec<_>>(), ["remov", "folder"]);
-        let synonym = |term: &Term| term.term == "delet" && term.weight == SYNONYM && term.by == "remov";
+        let synonym = |term: &Term| {
+            term.term == "delet" && term.weight == Weights::TOOLS.synonyms && term.by == "remov"
+        };
         assert!(query.whole.terms.iter().any(synonym));
-        let query = Query::parse("remove a folder", Rules::default().without(Rule::Synonyms));
+        let query = Query::parse("remove a folder", &Weights { synonyms: 0.0, ..Weights::TOOLS });
         assert_eq!(query.whole.terms.len(), 2);
     }
 
     #[test]
     fn requests_in_other_languages_have_two_texts() {
-        let query = Query::parse("Datei löschen", Rules::default());
+        let query = Query::parse("Datei löschen", &Weights::TOOLS);
         assert_eq!(query.language, RequestLanguage::Translated);
         assert_eq!(
             (query.texts(), query.written()),
@@ -405,31 +398,33 @@ mod tests {
         assert_eq!(query.whole.said().collect::<Vec<_>>(), ["file", "delet"]);
         // An alias in the language of the request is found by its own words.
         assert!(query.whole.terms.iter().any(|term| term.term == text::stem("loschen")));
-        let rules = Rules::default().without(Rule::Languages);
-        assert_eq!(Query::parse("Datei löschen", rules).texts(), ["Datei löschen"]);
     }
 
     #[test]
     fn abbreviations_are_looked_for_as_what_they_stand_for() {
         let weight = |request: &str, term: &str| {
-            let query = Query::parse(request, Rules::default());
+            let query = Query::parse(request, &Weights::TOOLS);
             query.whole.terms.iter().find(|known| known.term == term).map(|known| known.weight)
         };
-        assert_eq!(weight("list PRs", "pull"), Some(ABBREVIATION));
-        assert_eq!(weight("list pull requests", "pr"), Some(ABBREVIATION));
-        assert_eq!(weight("show statistics", "stat"), Some(ABBREVIATION), "as `get_stats` has it");
+        assert_eq!(weight("list PRs", "pull"), Some(Weights::TOOLS.abbreviations));
+        assert_eq!(weight("list pull requests", "pr"), Some(Weights::TOOLS.abbreviations));
+        assert_eq!(
+            weight("show statistics", "stat"),
+            Some(Weights::TOOLS.abbreviations),
+            "as `get_stats` has it"
+        );
         assert_eq!(weight("list pull requests", "pull"), Some(1.0));
         assert_eq!(
-            Query::parse("restart k8s pods", Rules::default()).texts(),
+            Query::parse("restart k8s pods", &Weights::TOOLS).texts(),
             ["restart k8s pods (kubernetes)"]
         );
-        let spoken = |request: &str| Query::parse(request, Rules::default()).texts().remove(0);
+        let spoken = |request: &str| Query::parse(request, &Weights::TOOLS).texts().remove(0);
         assert_eq!(spoken("close HR-22 in /var/data/env.d"), "close HR-22 in /var/data/env.d");
         assert_eq!(spoken("sign offer.docx"), "sign offer.docx (word document)");
         assert_eq!(spoken("add 19 and 23"), "add 19 and 23 (calculate)");
         assert_eq!(spoken("17.5 percent of 2340"), "17.5 percent of 2340 (calculate)");
         assert_eq!(spoken("add a label to issue 17 by 2026-11-22"), "add a label to issue 17 by 2026-11-22");
-        let rules = Rules::default().without(Rule::Abbreviations);
-        assert_eq!(Query::parse("restart k8s pods", rules).texts(), ["restart k8s pods"]);
+        let without = Weights { abbreviations: 0.0, ..Weights::TOOLS };
+        assert_eq!(Query::parse("restart k8s pods", &without).texts(), ["restart k8s pods"]);
     }
 }

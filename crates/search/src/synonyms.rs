@@ -4,10 +4,7 @@
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use super::{
-    rules::{Rule, Rules},
-    text,
-};
+use super::text;
 
 const GROUPS: &[&[&str]] = &[
     // Actions.
@@ -109,35 +106,30 @@ const GROUPS: &[&[&str]] = &[
 
 type Groups = HashMap<String, Vec<String>>;
 
-static BY_STEM: LazyLock<Groups> = LazyLock::new(|| by(text::stem));
-static BY_WORD: LazyLock<Groups> = LazyLock::new(|| by(str::to_owned));
-
-/// Maps each word in this form to the other words of its groups, in the same form.
-fn by(form: fn(&str) -> String) -> Groups {
+static BY_STEM: LazyLock<Groups> = LazyLock::new(|| {
     let mut groups = Groups::new();
     for group in GROUPS {
-        let words: Vec<String> = group.iter().map(|word| form(word)).collect();
-        for word in &words {
-            let others = groups.entry(word.clone()).or_default();
-            for other in &words {
-                if other != word && !others.contains(other) {
+        let stems: Vec<String> = group.iter().map(|word| text::stem(word)).collect();
+        for stem in &stems {
+            let others = groups.entry(stem.clone()).or_default();
+            for other in &stems {
+                if other != stem && !others.contains(other) {
                     others.push(other.clone());
                 }
             }
         }
     }
     groups
-}
+});
 
 /// Returns all words with a synonym.
 pub(super) fn words() -> impl Iterator<Item = &'static str> {
     GROUPS.iter().flat_map(|group| group.iter().copied())
 }
 
-/// Returns the synonyms of a term; terms are stems if that rule is on, or else words.
-pub(super) fn of(term: &str, rules: Rules) -> &'static [String] {
-    let groups = if rules.has(Rule::Stemming) { &BY_STEM } else { &BY_WORD };
-    groups.get(term).map_or(&[], Vec::as_slice)
+/// Returns the synonyms of a stem, as stems.
+pub(super) fn of(stem: &str) -> &'static [String] {
+    BY_STEM.get(stem).map_or(&[], Vec::as_slice)
 }
 
 #[cfg(test)]
@@ -147,15 +139,12 @@ mod tests {
     #[test]
     fn synonyms_work_both_ways_and_leave_out_the_word_itself() {
         let check = |word: &str, other: &str| {
-            let of = |term: &str| of(term, Rules::default());
             assert!(of(&text::stem(word)).contains(&text::stem(other)), "{word} {other}");
             assert!(!of(&text::stem(word)).contains(&text::stem(word)), "{word}");
         };
         check("create", "add");
         check("add", "create");
         check("directory", "folder");
-        assert!(of("xyzzy", Rules::default()).is_empty());
-        let words = Rules::default().without(Rule::Stemming);
-        assert!(of("directory", words).contains(&"folder".to_owned()));
+        assert!(of("xyzzy").is_empty());
     }
 }

@@ -7,8 +7,6 @@ use std::sync::LazyLock;
 use regex::Regex;
 use rust_stemmers::{Algorithm, Stemmer};
 
-use super::rules::{Rule, Rules};
-
 static STEMMER: LazyLock<Stemmer> = LazyLock::new(|| Stemmer::create(Algorithm::English));
 
 /// Words without a meaning of their own in a request or description, sorted. Prepositions are not among them:
@@ -48,17 +46,14 @@ pub(super) fn stem(word: &str) -> String {
 }
 
 /// Returns the words that count, stemmed, in order, with repeats.
-pub(super) fn terms(text: &str, rules: Rules) -> Vec<String> {
-    let mut words = Vec::new();
+pub(super) fn terms(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
     for chunk in chunks(text) {
         words.extend(chunk.words());
         // `GitHub` also matches `github`, and vice versa.
         words.extend(chunk.joined());
     }
-    if rules.has(Rule::StopWords) {
-        words.retain(|word| !is_stop_word(word));
-    }
-    if rules.has(Rule::Stemming) { words.iter().map(|word| stem(word)).collect() } else { words }
+    words.iter().filter(|word| !is_stop_word(word)).map(|word| stem(word)).collect()
 }
 
 /// Returns the words in lower case, without accents, with identifiers split: `createIssue` is `create issue`.
@@ -416,9 +411,7 @@ mod tests {
 
     #[test]
     fn terms_are_stems_of_the_words_that_count() {
-        let check = |text: &str, expected: &str| {
-            assert_eq!(terms(text, Rules::default()).join(" "), expected, "{text}")
-        };
+        let check = |text: &str, expected: &str| assert_eq!(terms(text).join(" "), expected, "{text}");
         check("Please list all of my repositories", "list of repositori");
         check("GitHub", "git hub github");
         check("what is the weather?", "weather");

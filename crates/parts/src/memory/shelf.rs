@@ -161,7 +161,7 @@ impl Shelf {
                 .filter(|fact| !state.vectors.contains_key(&fact.document.id))
                 .filter(|fact| !refused.contains(&fact.document.id))
                 .take(BATCH)
-                .map(|fact| (fact.clone(), fact.document.passage(state.settings.rules)))
+                .map(|fact| (fact.clone(), fact.document.passage(state.settings.weights)))
                 .collect();
             if missing.is_empty() {
                 // Before the lock is released, so that a fact added now starts the work again.

@@ -7,7 +7,9 @@ use prost::Message;
 use serde_json::{Value, json};
 
 use super::{
-    super::{Boosts, Document, EmbedError, Embedder, Index, Passage, Rules, Settings, onnxruntime, prepare},
+    super::{
+        Boosts, Document, EmbedError, Embedder, Index, Passage, Settings, Weights, onnxruntime, prepare,
+    },
     onnx::{Attribute, FLOAT, INT, OnnxGraph, OnnxModel, OnnxNode, Opset, Tensor, ValueInfo},
 };
 
@@ -462,8 +464,7 @@ async fn a_multilingual_model_finds_by_meaning_in_any_language() {
         })
         .into();
     let embedder = folder.embedder();
-    let passages: Vec<Passage> =
-        documents.iter().map(|document| document.passage(Rules::default())).collect();
+    let passages: Vec<Passage> = documents.iter().map(|document| document.passage(&Weights::TOOLS)).collect();
     let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("a model that fits");
     assert_eq!(vectors.iter().flatten().map(|vector| vector.len()).collect::<Vec<_>>(), [12, 12]);
     // Such a model gets requests untranslated.

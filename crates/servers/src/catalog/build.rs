@@ -178,15 +178,7 @@ pub(super) fn build(
     };
     let blocked = settings.and_then(|settings| blocking_key(settings, server, &own_name));
     let full: Arc<str> = name::full_name(server, &name).into();
-    let WireName { plain, hashed } = WireName::new(server, &name);
-    let (plain, fold): (Arc<str>, Arc<str>) = (plain.into(), name::fold(&full).into());
-    let keys = Keys {
-        hashed: hashed.into(),
-        own: name::fold(&name).into(),
-        wire: folded(&plain, &fold),
-        full: fold,
-        plain: plain.clone(),
-    };
+    let keys = keys(server, &name, &full);
     let by_server = || {
         let risk = risk::risk(&own_name, annotations);
         // The server's word is not enough to lower the risk.
@@ -209,14 +201,17 @@ pub(super) fn build(
         search_tags.append(&mut tags);
     }
     let verbatim = settings.is_some_and(|s| s.expose == Expose::Verbatim);
-    let (examples, misfits) = examples(own, &schema);
+    let misfits = misfits(own, &schema);
+    let fits = |at: &usize| misfits.iter().all(|(misfit, _)| misfit != at);
+    let examples = own.into_iter().flat_map(|own| &own.examples).enumerate().filter(|(at, _)| fits(at));
+    let examples = examples.map(|(_, example)| example.clone()).collect();
     let kind = EntryKind::of(server);
     let of = definition.get("server").and_then(Value::as_str).filter(|_| kind == EntryKind::Skill);
     Tool {
         server: server.clone(),
         kind,
         of: of.map(Into::into),
-        wire: plain,
+        wire: keys.plain.clone(),
         verbatim,
         mirrored: verbatim && schema.raw().to_string().contains("\"x-mcp-header\""),
         title,
@@ -252,6 +247,19 @@ pub(super) fn build(
     }
 }
 
+/// Returns the spellings by which a tool is looked up.
+fn keys(server: &str, name: &str, full: &str) -> Keys {
+    let WireName { plain, hashed } = WireName::new(server, name);
+    let (plain, fold): (Arc<str>, Arc<str>) = (plain.into(), name::fold(full).into());
+    Keys {
+        hashed: hashed.into(),
+        own: name::fold(name).into(),
+        wire: folded(&plain, &fold),
+        full: fold,
+        plain,
+    }
+}
+
 /// Returns the key of a server's settings that keeps a tool out.
 fn blocking_key(settings: &ServerSettings, server: &str, own_name: &str) -> Option<String> {
     let is_allowed = settings.allowed_tools.as_ref().is_none_or(|allowed| allowed.matches(own_name));
@@ -264,16 +272,10 @@ fn blocking_key(settings: &ServerSettings, server: &str, own_name: &str) -> Opti
     }
 }
 
-/// Returns the configured examples that fit the schema; and the places of the others, with the reasons.
-fn examples(own: Option<&ToolOverride>, schema: &Schema) -> (Vec<Map<String, Value>>, Vec<(usize, String)>) {
-    let (mut examples, mut misfits) = (Vec::new(), Vec::new());
-    for (at, example) in own.into_iter().flat_map(|own| &own.examples).enumerate() {
-        match misfit(schema, example) {
-            Some(why) => misfits.push((at, why)),
-            None => examples.push(example.clone()),
-        }
-    }
-    (examples, misfits)
+/// Returns the places of configured examples that do not fit the schema, with the reasons.
+fn misfits(own: Option<&ToolOverride>, schema: &Schema) -> Vec<(usize, String)> {
+    let examples = own.into_iter().flat_map(|own| &own.examples).enumerate();
+    examples.filter_map(|(at, example)| Some((at, misfit(schema, example)?))).collect()
 }
 
 /// Returns why params are invalid as they are.
