@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nonet_search::{Boosts, Document, Embedder, Graph, Index, Passage, Query, Settings, Weights};
+use nonet_search::{Boosts, Document, Embedder, Graph, Index, Passage, Query, RankingWeights, Settings};
 use plotters::prelude::*;
 use serde_json::Value;
 
@@ -132,7 +132,7 @@ async fn load(files: &[(PathBuf, PathBuf)]) -> (Vec<Item>, Vec<Query>) {
             })
             .collect();
         let passages: Vec<Passage> =
-            documents.iter().map(|document| document.passage(&Weights::TOOLS)).collect();
+            documents.iter().map(|document| document.passage(&RankingWeights::TOOLS)).collect();
         let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("an embedder");
         let embedded = documents.into_iter().zip(vectors);
         items.extend(embedded.filter_map(|(document, vector)| Some(Item { document, vector: vector? })));
@@ -142,7 +142,7 @@ async fn load(files: &[(PathBuf, PathBuf)]) -> (Vec<Item>, Vec<Query>) {
     let step = (texts.len() / REQUESTS).max(1);
     let mut requests = Vec::new();
     for text in texts.into_iter().step_by(step) {
-        let query = Query::parse(&text, &Weights::TOOLS);
+        let query = Query::parse(&text, &RankingWeights::TOOLS);
         if query.texts().len() == 1 && requests.len() < REQUESTS {
             let vectors = embedder.embed_queries(&query.texts()).await.expect("an embedder");
             requests.push(query.with_vectors(vectors));

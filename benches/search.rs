@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use nonet_search::{Boosts, Document, Index, Settings, Weights};
+use nonet_search::{Boosts, Document, Index, RankingWeights, Settings};
 use serde_json::Value;
 
 const SIZES: [usize; 3] = [500, 3_000, 10_000];
@@ -85,7 +85,8 @@ fn build_without_vectors(bencher: divan::Bencher<'_, '_>, size: usize) {
 
 /// Returns an index of a user's facts, searched as by `gateway.recall`.
 fn facts(count: usize) -> Index {
-    let settings = Settings { weights: &Weights::PROSE, hnsw_above: usize::MAX, ..Settings::default() };
+    let settings =
+        Settings { weights: &RankingWeights::PROSE, hnsw_above: usize::MAX, ..Settings::default() };
     let fact = |(number, tool): (usize, Document)| {
         Document::prose(&format!("fact-{number}"), &tool.description, vec![tool.name.to_string()])
     };
@@ -103,7 +104,8 @@ fn facts_by_meaning(bencher: divan::Bencher<'_, '_>, size: usize) {
 
 #[divan::bench(args = SIZES)]
 fn one_more_fact(bencher: divan::Bencher<'_, '_>, size: usize) {
-    let settings = Settings { weights: &Weights::PROSE, hnsw_above: usize::MAX, ..Settings::default() };
+    let settings =
+        Settings { weights: &RankingWeights::PROSE, hnsw_above: usize::MAX, ..Settings::default() };
     let index = facts(size);
     let vectors: Vec<Option<Arc<[f32]>>> = (0..=size).map(|number| Some(vector(number))).collect();
     bencher.bench(|| {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand};
-use nonet_search::{BuiltInModels, Settings, Weights};
+use nonet_search::{BuiltInModels, RankingWeights, Settings};
 use serde_json::Value;
 use tracing_subscriber::EnvFilter;
 
@@ -99,8 +99,8 @@ async fn evaluate(args: EvalArgs) -> Result<(), String> {
 }
 
 /// Returns the gateway's weights with these changes, each `name=number`.
-fn weights(changes: &[String]) -> Result<Weights, String> {
-    let mut all = serde_json::to_value(Weights::TOOLS).map_err(|error| error.to_string())?;
+fn weights(changes: &[String]) -> Result<RankingWeights, String> {
+    let mut all = serde_json::to_value(RankingWeights::TOOLS).map_err(|error| error.to_string())?;
     for change in changes {
         let number =
             change.split_once('=').and_then(|(name, value)| Some((name, value.parse::<f32>().ok()?)));
@@ -122,8 +122,8 @@ mod tests {
     #[test]
     fn weights_are_changed_by_name() {
         let change = |change: &str| weights(&[change.to_owned()]);
-        assert_eq!(change("synonyms=0"), Ok(Weights { synonyms: 0.0, ..Weights::TOOLS }));
-        assert_eq!(weights(&[]), Ok(Weights::TOOLS));
+        assert_eq!(change("synonyms=0"), Ok(RankingWeights { synonyms: 0.0, ..RankingWeights::TOOLS }));
+        assert_eq!(weights(&[]), Ok(RankingWeights::TOOLS));
         assert!(change("synonym=0").is_err_and(|error| error.contains("there are: first_sentence, ")));
         assert!(change("synonyms").is_err_and(|error| error.contains("NAME=NUMBER")));
     }

@@ -13,7 +13,7 @@ mod tests;
 use std::sync::Arc;
 
 use nonet_base::clock::Clock;
-use nonet_search::{Embedder, Settings, Weights};
+use nonet_search::{Embedder, RankingWeights, Settings};
 use nonet_store::Records;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -48,7 +48,8 @@ impl Memory {
         stop: CancellationToken,
     ) -> Self {
         // Comparing all facts of one quota takes only milliseconds.
-        let settings = Settings { weights: &Weights::PROSE, hnsw_above: usize::MAX, ..embedder.clone() };
+        let settings =
+            Settings { weights: &RankingWeights::PROSE, hnsw_above: usize::MAX, ..embedder.clone() };
         Self { records, clock, settings, tasks, stop, shelves: Arc::default() }
     }
 

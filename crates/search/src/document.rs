@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::{
     cache::{self, ContentKey},
     english, text,
-    weights::Weights,
+    weights::RankingWeights,
 };
 
 /// The most parameters read from a definition; a schema may have thousands.
@@ -115,7 +115,7 @@ impl Document {
         }
     }
 
-    /// Makes the document of a text that has no name: a note, a fact. Index it with [`Weights::PROSE`].
+    /// Makes the document of a text that has no name: a note, a fact. Index it with [`RankingWeights::PROSE`].
     pub fn prose(id: &str, text: &str, terms: Vec<String>) -> Document {
         let description = text::cut(text, MOST_CHARACTERS).to_owned();
         Document { id: id.into(), description, terms, ..Document::default() }
@@ -123,7 +123,7 @@ impl Document {
 
     /// Returns the weighted texts that represent the document: the whole text, its first sentence, the later
     /// parts of a long description, and the name.
-    pub fn passage(&self, weights: &Weights) -> Passage {
+    pub fn passage(&self, weights: &RankingWeights) -> Passage {
         let description = match weights.prose {
             true => self.description.trim().to_owned(),
             false => text::without_boilerplate(&self.description),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn texts(document: &Document) -> Vec<String> {
-        document.passage(&Weights::TOOLS).texts.into_iter().map(|(text, _)| text).collect()
+        document.passage(&RankingWeights::TOOLS).texts.into_iter().map(|(text, _)| text).collect()
     }
 
     #[test]
@@ -276,9 +276,9 @@ mod tests {
         );
         let short = document("Opens an issue in a repository of yours or of others.", Value::Null);
         let weights: Vec<f32> =
-            short.passage(&Weights::TOOLS).texts.iter().map(|(_, weight)| *weight).collect();
-        assert_eq!(weights, [1.0 + Weights::TOOLS.first_sentence, Weights::TOOLS.tool_name]);
-        let whole = Weights { first_sentence: 0.0, tool_name: 0.0, ..Weights::TOOLS };
+            short.passage(&RankingWeights::TOOLS).texts.iter().map(|(_, weight)| *weight).collect();
+        assert_eq!(weights, [1.0 + RankingWeights::TOOLS.first_sentence, RankingWeights::TOOLS.tool_name]);
+        let whole = RankingWeights { first_sentence: 0.0, tool_name: 0.0, ..RankingWeights::TOOLS };
         assert_eq!(long.passage(&whole).texts.len(), 1);
     }
 
@@ -293,9 +293,9 @@ mod tests {
         let texts = texts(&long);
         assert!(texts.iter().any(|text| text.ends_with(late)), "{texts:?}");
         assert!(texts.iter().all(|text| !text.contains("Args") && !text.contains("nothing")), "{texts:?}");
-        let early = Weights { late_sentences: 0.0, ..Weights::TOOLS };
+        let early = RankingWeights { late_sentences: 0.0, ..RankingWeights::TOOLS };
         assert_eq!(long.passage(&early).texts.len(), 3);
-        assert!(long.passage(&Weights::PROSE).texts[0].0.contains("**title**"));
+        assert!(long.passage(&RankingWeights::PROSE).texts[0].0.contains("**title**"));
     }
 
     #[test]
@@ -312,7 +312,7 @@ mod tests {
     fn prose_is_its_text_and_its_terms() {
         let check = |text: &str, terms: &[&str], expected: &[&str]| {
             let terms = terms.iter().map(|term| (*term).to_owned()).collect();
-            let passage = Document::prose("1", text, terms).passage(&Weights::PROSE);
+            let passage = Document::prose("1", text, terms).passage(&RankingWeights::PROSE);
             let texts: Vec<String> = passage.texts.into_iter().map(|(text, _)| text).collect();
             assert_eq!(texts, expected);
         };

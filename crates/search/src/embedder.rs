@@ -677,7 +677,7 @@ fn stopped() -> EmbedError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Boosts, Document, Index, Weights, prepare};
+    use crate::{Boosts, Document, Index, RankingWeights, prepare};
 
     #[test]
     fn the_last_queries_are_remembered() {
@@ -885,7 +885,7 @@ mod tests {
             "Hasło do sieci zmieniamy co kwartał",
             "The office closes at six",
         ];
-        let facts = facts.map(|fact| Document::prose(fact, fact, Vec::new()).passage(&Weights::PROSE));
+        let facts = facts.map(|fact| Document::prose(fact, fact, Vec::new()).passage(&RankingWeights::PROSE));
         let vectors = embedder.embed_documents(&facts, |_, _| {}).await.expect("the model is compiled in");
         for (request, expected) in [("when does the team meet", 0), ("how often is the password changed", 1)]
         {

@@ -11,7 +11,7 @@ use super::{
     products::{Product, ProductMatch},
     query::{Query, QueryPart, RequestLanguage},
     vectors::UNKNOWN,
-    weights::Weights,
+    weights::RankingWeights,
 };
 
 /// A part's best score must reach this share of the best part's to get a place among the first hits.
@@ -38,7 +38,7 @@ struct ScoreInputs<'a> {
     whole: TextScores<'a>,
     parts: Vec<TextScores<'a>>,
     boosts: &'a Boosts,
-    weights: &'a Weights,
+    weights: &'a RankingWeights,
     /// The weights of keywords and of letters.
     keyword: f32,
     trigram: f32,

@@ -16,7 +16,7 @@ use super::{
     query::{Query, QueryPart},
     text,
     vectors::{Graph, Vectors},
-    weights::Weights,
+    weights::RankingWeights,
 };
 
 /// An immutable index. Share it by `Arc`; for other documents, make another index, which shares the unchanged parts.
@@ -45,7 +45,7 @@ struct LexicalIndex {
     products: Products,
     /// Whether each document declares itself replaced by another.
     deprecated: Vec<bool>,
-    weights: &'static Weights,
+    weights: &'static RankingWeights,
 }
 
 /// A name of the document in a slot.
@@ -144,7 +144,7 @@ impl Index {
     }
 
     /// Returns the weights that the index was built with.
-    pub fn weights(&self) -> &'static Weights {
+    pub fn weights(&self) -> &'static RankingWeights {
         self.words.weights
     }
 
@@ -415,7 +415,7 @@ fn is_full_name(document: &Document, verbatim: &str) -> bool {
 }
 
 /// Returns the words that a document can be found by, with their weights.
-fn weighted_terms(document: &Document, weights: &Weights) -> Vec<(String, f32)> {
+fn weighted_terms(document: &Document, weights: &RankingWeights) -> Vec<(String, f32)> {
     let mut all = Vec::new();
     let mut add = |text: &str, weight: f32| {
         if weight > 0.0 {
@@ -654,22 +654,30 @@ mod tests {
 
     #[test]
     fn a_weight_of_nothing_takes_a_signal_away() {
-        let check = |without: &'static Weights, request: &str, found: &str| {
+        let check = |without: &'static RankingWeights, request: &str, found: &str| {
             let lines = [
                 "github.create_issue: Open a new issue in a repository",
                 "files.read_file: Give the content of a file",
                 "boxes.remove_dir: Get rid of it",
             ];
-            let first = |weights: &'static Weights| {
+            let first = |weights: &'static RankingWeights| {
                 let index = Index::new(documents(&lines), &Settings { weights, ..Settings::default() });
                 ids(&index, request).first().cloned()
             };
-            assert_eq!(first(&Weights::TOOLS).as_deref(), Some(found), "{request}");
+            assert_eq!(first(&RankingWeights::TOOLS).as_deref(), Some(found), "{request}");
             assert_ne!(first(without).as_deref(), Some(found), "{request}");
         };
-        check(&Weights { synonyms: 0.0, ..Weights::TOOLS }, "erase", "boxes.remove_dir");
-        check(&Weights { abbreviations: 0.0, ..Weights::TOOLS }, "directory", "boxes.remove_dir");
-        check(&Weights { letters_without_meaning: 0.0, ..Weights::TOOLS }, "isue", "github.create_issue");
+        check(&RankingWeights { synonyms: 0.0, ..RankingWeights::TOOLS }, "erase", "boxes.remove_dir");
+        check(
+            &RankingWeights { abbreviations: 0.0, ..RankingWeights::TOOLS },
+            "directory",
+            "boxes.remove_dir",
+        );
+        check(
+            &RankingWeights { letters_without_meaning: 0.0, ..RankingWeights::TOOLS },
+            "isue",
+            "github.create_issue",
+        );
     }
 
     #[test]

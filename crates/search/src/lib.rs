@@ -46,7 +46,7 @@ pub use outcomes::{LearnedBoost, Outcome, Outcomes};
 pub use query::Query;
 pub use text::fold;
 pub use vectors::Graph;
-pub use weights::Weights;
+pub use weights::RankingWeights;
 
 /// The sentence embedder and the index.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]
@@ -66,12 +66,18 @@ pub struct Settings {
     pub hnsw_above: usize,
     /// The weights of the ranking; only measurements change single ones.
     #[serde(skip)]
-    pub weights: &'static Weights,
+    pub weights: &'static RankingWeights,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { onnxruntime: None, model: None, cache: None, hnsw_above: 10_000, weights: &Weights::TOOLS }
+        Settings {
+            onnxruntime: None,
+            model: None,
+            cache: None,
+            hnsw_above: 10_000,
+            weights: &RankingWeights::TOOLS,
+        }
     }
 }
 

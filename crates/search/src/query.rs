@@ -15,7 +15,7 @@ use super::{
     english,
     languages::{self, Gloss},
     synonyms, text, vectors,
-    weights::Weights,
+    weights::RankingWeights,
 };
 
 /// Characters of a request that count.
@@ -88,7 +88,7 @@ pub(super) struct Term {
 
 impl Query {
     /// Analyses a request of any language and length. The weights must be those of the index.
-    pub fn parse(request: &str, weights: &Weights) -> Query {
+    pub fn parse(request: &str, weights: &RankingWeights) -> Query {
         let whole = text::cut(request.trim(), MOST_CHARACTERS);
         let is_foreign = !is_identifier(whole) && english::is_other_language(whole);
         let gloss = if is_foreign { languages::gloss(whole) } else { None };
@@ -168,14 +168,14 @@ impl Query {
 impl Query {
     /// Returns the query by meaning only, without words, letters, parts and names.
     pub fn vector_only(&self) -> Query {
-        let nothing = Query::parse("", &Weights::TOOLS);
+        let nothing = Query::parse("", &RankingWeights::TOOLS);
         let whole = QueryPart { vector: self.whole.vector.clone(), ..nothing.whole.clone() };
         Query { whole, ..nothing }
     }
 }
 
 impl QueryPart {
-    fn new(part: &str, is_gloss: bool, weights: &Weights) -> QueryPart {
+    fn new(part: &str, is_gloss: bool, weights: &RankingWeights) -> QueryPart {
         let mut terms: Vec<Term> = Vec::new();
         let mut add = |term: String, weight: f32, by: &str| {
             if !terms.iter().any(|known| known.term == term) {
@@ -356,40 +356,43 @@ mod tests {
         for request in
             ["", " ", "\u{0}", "查询北京的天气", "🦀🦀", &"a".repeat(100_000), &"word. ".repeat(5_000)]
         {
-            let query = Query::parse(request, &Weights::TOOLS);
+            let query = Query::parse(request, &RankingWeights::TOOLS);
             assert!((1..=MOST_PARTS).contains(&query.texts().len()));
         }
     }
 
     #[test]
     fn the_vector_of_a_whole_is_that_of_its_parts_together() {
-        let query =
-            Query::parse("find flights to Rome; book the cheapest one; mail me the plan", &Weights::TOOLS);
+        let query = Query::parse(
+            "find flights to Rome; book the cheapest one; mail me the plan",
+            &RankingWeights::TOOLS,
+        );
         assert_eq!(query.texts(), ["find flights to Rome", "book the cheapest one", "mail me the plan"]);
         let unit = |at: usize| -> Arc<[f32]> { (0..3).map(|n| f32::from(n == at)).collect() };
         let query = query.with_vectors((0..3).map(unit).collect());
         let whole = query.whole.vector.as_deref().expect("a vector");
         assert!(whole.iter().all(|value| (value - 1.0 / 3f32.sqrt()).abs() < 1e-6));
         assert_eq!(query.parts[2].vector.as_deref(), Some(&*unit(2)));
-        let none = Query::parse("a b c; d e f; g h i", &Weights::TOOLS).with_vectors(Vec::new());
+        let none = Query::parse("a b c; d e f; g h i", &RankingWeights::TOOLS).with_vectors(Vec::new());
         assert!(!none.has_vectors() && none.parts.len() == 3);
     }
 
     #[test]
     fn synonyms_do_not_count_as_said() {
-        let query = Query::parse("remove a folder", &Weights::TOOLS);
+        let query = Query::parse("remove a folder", &RankingWeights::TOOLS);
         assert_eq!(query.whole.said().collect::<Vec<_>>(), ["remov", "folder"]);
         let synonym = |term: &Term| {
-            term.term == "delet" && term.weight == Weights::TOOLS.synonyms && term.by == "remov"
+            term.term == "delet" && term.weight == RankingWeights::TOOLS.synonyms && term.by == "remov"
         };
         assert!(query.whole.terms.iter().any(synonym));
-        let query = Query::parse("remove a folder", &Weights { synonyms: 0.0, ..Weights::TOOLS });
+        let query =
+            Query::parse("remove a folder", &RankingWeights { synonyms: 0.0, ..RankingWeights::TOOLS });
         assert_eq!(query.whole.terms.len(), 2);
     }
 
     #[test]
     fn requests_in_other_languages_have_two_texts() {
-        let query = Query::parse("Datei löschen", &Weights::TOOLS);
+        let query = Query::parse("Datei löschen", &RankingWeights::TOOLS);
         assert_eq!(query.language, RequestLanguage::Translated);
         assert_eq!(
             (query.texts(), query.written()),
@@ -403,28 +406,28 @@ mod tests {
     #[test]
     fn abbreviations_are_looked_for_as_what_they_stand_for() {
         let weight = |request: &str, term: &str| {
-            let query = Query::parse(request, &Weights::TOOLS);
+            let query = Query::parse(request, &RankingWeights::TOOLS);
             query.whole.terms.iter().find(|known| known.term == term).map(|known| known.weight)
         };
-        assert_eq!(weight("list PRs", "pull"), Some(Weights::TOOLS.abbreviations));
-        assert_eq!(weight("list pull requests", "pr"), Some(Weights::TOOLS.abbreviations));
+        assert_eq!(weight("list PRs", "pull"), Some(RankingWeights::TOOLS.abbreviations));
+        assert_eq!(weight("list pull requests", "pr"), Some(RankingWeights::TOOLS.abbreviations));
         assert_eq!(
             weight("show statistics", "stat"),
-            Some(Weights::TOOLS.abbreviations),
+            Some(RankingWeights::TOOLS.abbreviations),
             "as `get_stats` has it"
         );
         assert_eq!(weight("list pull requests", "pull"), Some(1.0));
         assert_eq!(
-            Query::parse("restart k8s pods", &Weights::TOOLS).texts(),
+            Query::parse("restart k8s pods", &RankingWeights::TOOLS).texts(),
             ["restart k8s pods (kubernetes)"]
         );
-        let spoken = |request: &str| Query::parse(request, &Weights::TOOLS).texts().remove(0);
+        let spoken = |request: &str| Query::parse(request, &RankingWeights::TOOLS).texts().remove(0);
         assert_eq!(spoken("close HR-22 in /var/data/env.d"), "close HR-22 in /var/data/env.d");
         assert_eq!(spoken("sign offer.docx"), "sign offer.docx (word document)");
         assert_eq!(spoken("add 19 and 23"), "add 19 and 23 (calculate)");
         assert_eq!(spoken("17.5 percent of 2340"), "17.5 percent of 2340 (calculate)");
         assert_eq!(spoken("add a label to issue 17 by 2026-11-22"), "add a label to issue 17 by 2026-11-22");
-        let without = Weights { abbreviations: 0.0, ..Weights::TOOLS };
+        let without = RankingWeights { abbreviations: 0.0, ..RankingWeights::TOOLS };
         assert_eq!(Query::parse("restart k8s pods", &without).texts(), ["restart k8s pods"]);
     }
 }

@@ -7,7 +7,7 @@
 /// What counts how much. 0 takes a signal away.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Weights {
+pub struct RankingWeights {
     /// Whether documents are prose, which has no name, does nothing, belongs to no product and is embedded as it is written.
     pub prose: bool,
 
@@ -70,9 +70,9 @@ pub struct Weights {
     pub best_part: f32,
 }
 
-impl Weights {
+impl RankingWeights {
     /// The weights of tools.
-    pub const TOOLS: Weights = Weights {
+    pub const TOOLS: RankingWeights = RankingWeights {
         prose: false,
         first_sentence: 1.0,
         tool_name: 0.3,
@@ -100,11 +100,11 @@ impl Weights {
         best_part: 0.7,
     };
     /// The weights of prose.
-    pub const PROSE: Weights = Weights { prose: true, ..Weights::TOOLS };
+    pub const PROSE: RankingWeights = RankingWeights { prose: true, ..RankingWeights::TOOLS };
 }
 
-impl Default for &Weights {
+impl Default for &RankingWeights {
     fn default() -> Self {
-        &Weights::TOOLS
+        &RankingWeights::TOOLS
     }
 }

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        Boosts, Document, EmbedError, Embedder, Index, Passage, Settings, Weights, onnxruntime, prepare,
+        Boosts, Document, EmbedError, Embedder, Index, Passage, RankingWeights, Settings, onnxruntime,
+        prepare,
     },
     onnx::{Attribute, FLOAT, INT, OnnxGraph, OnnxModel, OnnxNode, Opset, Tensor, ValueInfo},
 };
@@ -464,7 +465,8 @@ async fn a_multilingual_model_finds_by_meaning_in_any_language() {
         })
         .into();
     let embedder = folder.embedder();
-    let passages: Vec<Passage> = documents.iter().map(|document| document.passage(&Weights::TOOLS)).collect();
+    let passages: Vec<Passage> =
+        documents.iter().map(|document| document.passage(&RankingWeights::TOOLS)).collect();
     let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("a model that fits");
     assert_eq!(vectors.iter().flatten().map(|vector| vector.len()).collect::<Vec<_>>(), [12, 12]);
     // Such a model gets requests untranslated.
