@@ -346,8 +346,9 @@ impl Embedder {
         let mut others = others.into_iter();
         let sum = |passage: &Cow<'_, Passage>| {
             let own = own.by_ref().take(passage.texts.len());
-            let vectors: Result<Vec<_>, _> = own.chain(others.by_ref().take(passage.others.len())).collect();
-            let vectors = vectors?;
+            let vectors: Vec<EmbedResult> = own.chain(others.by_ref().take(passage.others.len())).collect();
+            // Only now, so that a text without a vector does not shift those of the next passages.
+            let vectors = vectors.into_iter().collect::<Result<Vec<_>, _>>()?;
             if let [only] = &vectors[..] {
                 return Ok(only.clone());
             }
