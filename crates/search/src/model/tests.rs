@@ -502,8 +502,8 @@ async fn a_special_token_in_a_text_that_the_graph_does_not_know_costs_that_text_
     let error = embedded(&embedder, "le <mask>").await.expect_err("there is no such row").to_string();
     assert!(error.contains("cannot be run") && error.contains("idx=10"), "{error}");
     assert_near(&embedded(&embedder, "le chat").await.expect("others are"), &mean(&[1, 5, 6, 2]));
-    let passage = |text: &str| Passage::new(vec![(text.to_owned(), 1.0), ("chat".to_owned(), 1.0)]);
-    let passages = ["le <mask>", "le chat"].map(passage);
+    let passage = |texts: [&str; 2]| Passage::new(texts.map(|text| (text.to_owned(), 1.0)).to_vec());
+    let passages = [passage(["le <mask>", "le"]), passage(["le chat", "chat"])];
     let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("one odd text harms no other");
     assert!(vectors[0].is_none());
     let alone = embedder.embed_passage(&passages[1]).await.expect("a vector");
