@@ -25,8 +25,11 @@ const PATIENCE_TO_OPEN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The differences between the store's files.
+#[derive(Debug)]
 pub(super) struct DbFormat {
     pub name: &'static str,
+    /// What is in it, for people.
+    pub what: &'static str,
     /// Settings that SQLite accepts only for an empty file.
     pub layout: &'static str,
     /// The SQL steps from each version of the format to the next, starting with an empty file. Only ever append: a file's

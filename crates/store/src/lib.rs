@@ -1,15 +1,15 @@
-//! Data that Nonet keeps between runs: results, jobs, records, and the outcomes of searches.
+//! Data that Nonet keeps between runs: results, jobs, records, trusted definitions, and the outcomes of searches.
 //!
-//! The rooms above see [`Store`] and [`Records`]: a few async methods, owners that are strings, and leases that name the
-//! gateway that runs a job or holds a record. Behind them are two engines: [`SqliteStore`], SQLite files in one folder,
-//! shared by all gateways of a user, and [`RedisStore`], shared by the replicas of a cluster. This room knows rows, files and
-//! keys; of the other rooms it knows only the values that it stores.
+//! An engine (`engine`) knows rows in tables and large values, and nothing of what they mean. There are two: SQLite files in one
+//! folder, shared by all gateways of a user (`sqlite`), and Redis, shared by the replicas of a cluster (`redis`). Each kind of
+//! data is written once, above them: `records`, `kept`, `learned`, `pins`. A new kind is a file with the name of its table; no
+//! engine changes for it.
 //!
 //! ```text
-//! store.db                      outcomes of searches (`outcomes_db`), figures of tools (`figures_db`)
-//! kept.db                       results and jobs (`kept_db`)
-//! records.db                    watches, schedules, facts, parked work, notices, approvals (`records_db`)
-//! pins.db                       trusted definitions of servers (`pins_db`)
+//! store.db                      outcomes of searches, figures of tools
+//! kept.db                       results and jobs
+//! records.db                    watches, schedules, facts, parked work, notices, approvals
+//! pins.db                       trusted definitions of servers
 //! holder-<number>.lock          locked by a gateway while it runs (`lease`)
 //!
 //! and beside each <name>.db
@@ -19,19 +19,20 @@
 //! ```
 
 pub mod doors;
+mod engine;
 mod figures;
-mod figures_db;
 mod file;
-mod kept_db;
+mod formats;
+mod gateway;
+mod kept;
+mod learned;
 mod lease;
 mod opened;
-mod outcomes_db;
-mod pins_db;
-mod records_db;
+mod pins;
+mod records;
 mod redis;
 pub mod reloads;
 pub mod shared;
-mod spare;
 mod sqlite;
 #[cfg(test)]
 mod tests;
@@ -52,16 +53,18 @@ use nonet_search::{Outcome, SharedVectors};
 use serde::Serialize;
 use serde_json::Value;
 
-pub use figures::{LastError, NamedFigures, RecentCalls, ToolFigures};
-pub use opened::{OpenDb, Removable};
-pub use pins_db::{Pin, PinKind, PinStep, PinTexts, PinWrite, PinsDb};
-pub use redis::{ForgetScope, LeaseClaim, RedisStore, RedisTopology, Replica, Replicas, SessionHolder};
-pub use sqlite::SqliteStore;
-use {
-    kept_db::KeptDb, lease::LeaseHolder, outcomes_db::OutcomesDb, records_db::RecordsDb, spare::SpareStore,
-};
+use self::{engine::Table, file::DbFormat};
 
-/// The return type of methods of [`Store`] and [`Records`].
+pub use figures::{LastError, NamedFigures, RecentCalls, ToolFigures};
+pub use gateway::GatewayStore;
+use lease::LeaseHolder;
+pub use opened::{OpenDb, Removable};
+pub use pins::{Pin, PinKind, PinStep, PinStore, PinTexts, PinWrite};
+pub use records::Records;
+pub use redis::{ForgetScope, LeaseClaim, RedisTopology, Replica, Replicas, SessionHolder};
+use sqlite::SqliteDb;
+
+/// The return type of methods of [`Store`].
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Keeps results, jobs, outcomes and figures. Several gateways may use one store at the same time.
@@ -95,7 +98,7 @@ pub trait Store: Debug + Send + Sync {
     /// Returns at most `limit` jobs of an owner, latest start first.
     fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> StoreFuture<'a, Vec<JobRow>>;
 
-    /// Asks the gateway that runs an owner's job to cancel it. Gateways of one machine do not get such requests.
+    /// Asks the gateway that runs an owner's job to cancel it.
     fn ask_to_cancel<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, ()> {
         let _ = (id, owner);
         Box::pin(async { Ok(()) })
@@ -145,7 +148,7 @@ pub trait Store: Debug + Send + Sync {
 
     /// Returns the trusted definitions that replicas share; `None` for a store of one machine, where they have a separate
     /// file.
-    fn shared_pins(&self) -> Option<Arc<dyn PinStore>> {
+    fn shared_pins(&self) -> Option<Arc<PinStore>> {
         None
     }
 
@@ -173,109 +176,6 @@ pub trait Store: Debug + Send + Sync {
     fn shared(&self) -> Option<SharedStore> {
         None
     }
-}
-
-/// Stores records: work for later, and facts to remember. Several gateways may use the same records at the same time.
-///
-/// A stored record is visible to every gateway when the call returns, and survives the end of the process and of the machine.
-/// Methods may be called from async code.
-pub trait Records: Debug + Send + Sync {
-    /// Stores a record, replacing the one with the same kind, owner and id. Returns how many of the owner's oldest records of
-    /// that kind were dropped for it; `None` if the owner already has as many as `most` allows, and nothing was stored.
-    fn put(&self, record: NewRecord, most: RecordQuota) -> StoreFuture<'_, Option<usize>>;
-
-    /// Returns a record as it is now; `None` if the owner has none of this kind with this id.
-    fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> StoreFuture<'a, Option<Record>>;
-
-    /// Returns all records of an owner, oldest first.
-    fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> StoreFuture<'a, Vec<Record>>;
-
-    /// Returns all records of a kind, of every owner, oldest first.
-    fn of_kind(&self, kind: RecordKind) -> StoreFuture<'_, Vec<Record>>;
-
-    /// Writes the body and the due time of a record as it was read. Returns false, and writes nothing, if the record has been
-    /// changed or removed since. The holder stays the same.
-    fn change(&self, record: Record) -> StoreFuture<'_, bool>;
-
-    /// Removes a record as it was read. Returns false, and removes nothing, if the record has been changed or removed since.
-    fn remove(&self, record: Record) -> StoreFuture<'_, bool>;
-
-    /// Makes this gateway the holder of a record as it was read, which counts as a change. Returns false if the record has
-    /// been changed or removed since, or if a running gateway holds it, including this one.
-    fn hold<'a>(&'a self, record: &'a Record) -> StoreFuture<'a, bool>;
-
-    /// Removes a record and returns it. Of several callers, only one gets it.
-    ///
-    /// A parked record has parts: records of its kind whose owner is its id. They are taken or dropped with it.
-    fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> StoreFuture<'a, Option<Record>>;
-
-    /// Removes an owner's records stored before a time. Returns how many.
-    fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> StoreFuture<'a, usize>;
-
-    /// Returns how many records of a kind an owner has.
-    fn count_of<'a>(&'a self, kind: RecordKind, owner: &'a str) -> StoreFuture<'a, usize>;
-
-    /// Returns the records of these kinds that are due at `now_ms` and that this gateway holds, earliest first. Takes over records of
-    /// gateways that have ended. A record stays due until it is changed.
-    fn due<'a>(&'a self, now_ms: u64, kinds: &'a [RecordKind]) -> StoreFuture<'a, Vec<Record>>;
-
-    /// Returns the upcoming work of these kinds, and the notices; `None` if there are no records at all.
-    fn agenda<'a>(&'a self, kinds: &'a [RecordKind]) -> StoreFuture<'a, Option<Agenda>>;
-
-    /// Makes this gateway the holder of at most `most` unheld records, oldest first, and returns them. Of several callers,
-    /// only one gets each.
-    fn claim_free<'a>(
-        &'a self,
-        kind: RecordKind,
-        owner: &'a str,
-        most: usize,
-    ) -> StoreFuture<'a, Vec<Record>>;
-
-    /// Returns a number that grows by one for each changed fact of an owner; `None` if there have been no facts.
-    fn changes<'a>(&'a self, owner: &'a str) -> StoreFuture<'a, Option<u64>>;
-
-    /// Returns a model's vectors of an owner's facts.
-    fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> StoreFuture<'a, Vec<FactVector>>;
-
-    /// Stores vectors of an owner's facts, replacing earlier ones. A vector of a fact that has been changed or removed is
-    /// dropped.
-    fn put_vectors<'a>(
-        &'a self,
-        owner: &'a str,
-        model: &'a str,
-        vectors: Vec<FactVector>,
-    ) -> StoreFuture<'a, ()>;
-
-    /// Releases records that this gateway holds.
-    fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> StoreFuture<'a, ()>;
-}
-
-/// Stores the trusted definitions of one configuration's servers. Several gateways, and several threads of one, may use it at
-/// the same time. Every call blocks.
-pub trait PinStore: Debug + Removable + Send + Sync {
-    /// Returns a number that changes when another gateway changes a pin.
-    fn version(&self) -> Result<i64, StoreError>;
-
-    /// Returns the pins of a server.
-    fn of_server(&self, server: &str) -> Result<Vec<Pin>, StoreError>;
-
-    /// Returns the first `most` waiting pins, with their texts.
-    fn waiting(&self, most: usize) -> Result<Vec<(Pin, PinTexts)>, StoreError>;
-
-    /// Returns how many pins wait.
-    fn count_waiting(&self) -> Result<usize, StoreError>;
-
-    /// Returns the texts of a pin as it was read.
-    fn texts(&self, pin: &Pin) -> Result<PinTexts, StoreError>;
-
-    /// Writes changes to a server's pins, all or none.
-    fn write(&self, server: &str, writes: &[PinWrite], now_ms: u64) -> Result<(), StoreError>;
-
-    /// Trusts waiting definitions that are still as the user has seen them. Returns how many were.
-    fn trust(&self, seen: &[Pin], now_ms: u64) -> Result<usize, StoreError>;
-
-    /// Notes that these changes were reported. Returns how many of them still wait.
-    fn told(&self, seen: &[Pin]) -> Result<usize, StoreError>;
 }
 
 /// The kind of a record. Each kind has its own quotas and its own body format, which belong to the room that stores it.
@@ -322,10 +222,6 @@ impl RecordKind {
             Self::Notice => "notice",
             Self::Approval => "approval",
         }
-    }
-
-    fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
     fn is_forgotten_with(self) -> ForgetTarget {
@@ -593,6 +489,20 @@ impl ForgetTarget {
     fn records(self) -> Vec<RecordKind> {
         RecordKind::ALL.into_iter().filter(|kind| kind.is_forgotten_with() == self).collect()
     }
+
+    /// Returns the file, the tables in it, and a statement for what else belongs to them.
+    fn place(self) -> (&'static DbFormat, Vec<Table>, &'static str) {
+        match self {
+            Self::Learned => (&formats::LEARNED, vec![learned::OUTCOMES, learned::FIGURES], ""),
+            Self::Results => (&formats::KEPT, kept::TABLES.to_vec(), "DELETE FROM chunks"),
+            what => {
+                let mut tables: Vec<Table> = what.records().iter().map(|kind| kind.as_str()).collect();
+                let is_memory = what == Self::Memory;
+                tables.extend(is_memory.then_some(records::VECTORS));
+                (&formats::RECORDS, tables, if is_memory { "DELETE FROM counters" } else { "" })
+            }
+        }
+    }
 }
 
 /// How much there is to forget.
@@ -613,40 +523,43 @@ pub enum ForgetCount {
 
 /// Counts what there is in a folder's files. Blocks.
 pub fn forgettable(folder: &Path, what: ForgetTarget) -> Result<ForgetCount, StoreError> {
+    let (format, tables, _) = what.place();
+    let db = SqliteDb::open(folder, format, LeaseHolder::new(Clock::default()))?;
     Ok(match what {
-        ForgetTarget::Learned => {
-            let db = OutcomesDb::open(folder)?;
-            ForgetCount::Learned { outcomes: db.outcomes()?.len(), tools: db.figures()?.len() }
+        ForgetTarget::Learned => ForgetCount::Learned {
+            outcomes: db.count(learned::OUTCOMES, None)?,
+            tools: db.count(learned::FIGURES, None)?,
+        },
+        ForgetTarget::Results => ForgetCount::Results(kept::counts(&db)?),
+        _ => {
+            let records = tables.iter().filter(|table| **table != records::VECTORS);
+            let counts = records.map(|table| db.count(table, None)).collect::<Result<Vec<_>, _>>()?;
+            ForgetCount::Records(counts.iter().sum::<usize>() as u64)
         }
-        ForgetTarget::Results => ForgetCount::Results(all_kept(folder)?.counts()?),
-        what => ForgetCount::Records(all_records(folder)?.count(&what.records())?),
     })
 }
 
 /// Removes it from a folder's files, including the traces on disk. A running gateway continues with what it has read. Blocks.
 pub fn forget(folder: &Path, what: ForgetTarget) -> Result<(), StoreError> {
-    match what {
-        ForgetTarget::Learned => OutcomesDb::open(folder)?.forget(),
-        ForgetTarget::Results => all_kept(folder)?.forget(),
-        what => all_records(folder)?.forget(&what.records()),
+    let (format, tables, others) = what.place();
+    SqliteDb::open(folder, format, LeaseHolder::new(Clock::default()))?.forget(&tables, others)
+}
+
+/// Returns how many definitions of servers are trusted in a folder's files; `None` if none ever was. Blocks.
+pub fn trusted(folder: &Path) -> Result<Option<usize>, StoreError> {
+    if !folder.join(formats::PINS.name).exists() {
+        return Ok(None);
     }
+    let db = SqliteDb::open(folder, &formats::PINS, LeaseHolder::new(Clock::default()))?;
+    db.count(pins::PINS, None).map(Some)
 }
 
-fn all_kept(folder: &Path) -> Result<KeptDb, StoreError> {
-    let unlimited = Retention { bytes: u64::MAX, age: Duration::MAX };
-    KeptDb::open(folder, unlimited, LeaseHolder::new(Clock::default()))
-}
-
-fn all_records(folder: &Path) -> Result<RecordsDb, StoreError> {
-    RecordsDb::open(folder, LeaseHolder::new(Clock::default()))
-}
-
-/// Works with a file on a thread that may block.
-async fn run<Db: Send + Sync + 'static, T: Send + 'static>(
-    db: Arc<Db>,
-    work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
-    tokio::task::spawn_blocking(move || work(&db)).await.unwrap_or(Err(StoreError::Unusable))
+/// Removes all trust in definitions from a folder's files. Returns how many definitions were trusted. Blocks.
+pub fn forget_trust(folder: &Path) -> Result<usize, StoreError> {
+    let Some(count) = trusted(folder)? else { return Ok(0) };
+    let db = SqliteDb::open(folder, &formats::PINS, LeaseHolder::new(Clock::default()))?;
+    db.forget(&[pins::PINS, pins::TEXTS], "UPDATE counters SET count = count + 1")?;
+    Ok(count)
 }
 
 /// Returns the folder of the store: `nonet` in `$XDG_STATE_HOME` or `~/.local/state`. `None` without a home folder.
@@ -720,6 +633,9 @@ pub enum StoreError {
         /// The maximum size of one value, in bytes.
         most: usize,
     },
+    /// Others were always faster to change the same data. Nothing was stored.
+    #[error("others change the same data all the time; try again")]
+    Busy,
     /// The store could not be opened, not even in memory, or its work was aborted.
     #[error("the store cannot be used; the log says why")]
     Unusable,

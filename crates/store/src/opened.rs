@@ -28,6 +28,11 @@ impl<Db: Removable + ?Sized> OpenDb<Db> {
         self.0.try_lock().is_none_or(|opened| opened.is_some())
     }
 
+    /// Returns the file if it is open and nobody is opening it.
+    pub(crate) fn now(&self) -> Option<Arc<Db>> {
+        self.0.try_lock().and_then(|opened| opened.clone()).flatten()
+    }
+
     /// Returns the open file. Blocks while it is opened.
     pub fn get(&self, open: impl FnOnce() -> Option<Arc<Db>>) -> Option<Arc<Db>> {
         let mut opened = self.0.lock();

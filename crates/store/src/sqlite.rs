@@ -1,372 +1,530 @@
-//! The store in SQLite files.
+//! The engine in SQLite files, one for each group of tables. SQLite blocks, so its work runs on threads that may block.
 
-use std::{fmt::Debug, path::PathBuf, sync::Arc};
+pub(super) mod chunks;
 
-use nonet_base::clock::Clock;
-use nonet_search::Outcome;
-use serde_json::Value;
-
-use super::{
-    Agenda, FactVector, JobRow, KeptCounts, KeptDb, KeptRow, LeaseHolder, Lifespan, NamedFigures, NewRecord,
-    OpenDb, OutcomesDb, Record, RecordKind, RecordQuota, Records, RecordsDb, Retention, Share, SpareStore,
-    Store, StoreError, StoreFuture, run,
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
-/// The files of a folder, each opened on first use, and again if it was removed since. SQLite blocks, so the work runs on the runtime's blocking threads.
-///
-/// Without a usable folder, results, jobs and records are kept in memory, and outcomes and figures not at all. While the disk
-/// is full, results and jobs are kept in memory next to the file.
+use nonet_base::clock::millis;
+use parking_lot::Mutex;
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, ToSql, Transaction, params};
+use tokio::task::spawn_blocking;
+
+use super::{
+    OpenDb, Removable, StoreError, StoreFuture,
+    engine::{Batch, Blob, BlobName, Condition, Engine, Key, NewRow, Row, Rows, Scan, ScanBy, Table, Write},
+    file::{Database, DbFormat, files},
+    formats::READ_ROWS,
+    lease::{LeaseHolder, LeasePresence, NOBODY},
+};
+
+/// How many 16 KiB pages are freed in one transaction, during which others wait.
+const PAGES_AT_ONCE: usize = 250;
+/// The maximum number of such transactions after one call. The rest follows after the next calls.
+const MOST_TURNS: usize = 8;
+/// How much age one reading of the clock may add. A running gateway reads it more often, so only a jump of the clock, or a
+/// time without gateways, is longer.
+const LONGEST_STEP: Duration = Duration::from_secs(3_600);
+
+/// One open file.
 #[derive(Debug)]
-pub struct SqliteStore {
-    folder: Option<PathBuf>,
-    retention: Retention,
-    pub(super) holder: LeaseHolder,
-    kept: OpenDb<KeptDb>,
-    /// Results and jobs that could not be written to the file.
-    spare: SpareStore,
-    records: OpenDb<RecordsDb>,
-    outcomes: OpenDb<OutcomesDb>,
+pub(super) struct SqliteDb {
+    // A connection for reads, so that a small read does not wait for a large write of the same process: with a write-ahead
+    // log, it sees the state before the write. `None` in memory, where it would see another database. Declared before the
+    // writing connection, as `Database::reader` requires.
+    reader: Option<Mutex<Connection>>,
+    pub(crate) database: Database,
+    holder: LeaseHolder,
+    /// `None` in memory, where there is no other gateway.
+    presence: Option<LeasePresence>,
 }
 
-impl SqliteStore {
-    /// Returns the store in a folder. Accesses no file yet.
-    pub fn new(folder: Option<PathBuf>, retention: Retention, clock: Clock) -> Self {
-        let holder = LeaseHolder::new(clock);
-        let spare = SpareStore::new(retention, holder.clone());
-        let (kept, records, outcomes) = (OpenDb::default(), OpenDb::default(), OpenDb::default());
-        Self { folder, retention, holder, kept, spare, records, outcomes }
+impl Removable for SqliteDb {
+    fn is_gone(&self) -> bool {
+        self.database.is_gone()
+    }
+}
+
+impl SqliteDb {
+    /// Opens the file in a folder; creates both, readable only by their owner, if they do not exist. Blocks for a tenth of a
+    /// second per 256 MiB in the system's cache, because the whole file is checked.
+    pub(crate) fn open(
+        folder: &Path,
+        format: &DbFormat,
+        holder: LeaseHolder,
+    ) -> Result<SqliteDb, StoreError> {
+        let database = Database::open(folder, format)?;
+        let reader = Some(Mutex::new(database.reader()?));
+        let presence = Some(holder.enter(folder).map_err(files(folder))?);
+        Ok(SqliteDb { reader, database, holder, presence })
     }
 
-    /// Returns the same store for gateways of this configuration, however its path is written.
-    pub fn of_config(mut self, config: &str) -> Self {
-        self.holder.config = config.into();
-        self
+    /// Keeps everything in memory, until the value is dropped.
+    pub(crate) fn in_memory(format: &DbFormat, holder: LeaseHolder) -> Result<SqliteDb, StoreError> {
+        Ok(SqliteDb { reader: None, database: Database::in_memory(format)?, holder, presence: None })
     }
 
-    async fn kept(&self) -> Result<Arc<KeptDb>, StoreError> {
-        let (folder, retention, holder) = (self.folder.clone(), self.retention, self.holder.clone());
-        let open = move || open_kept(folder, retention, holder);
-        self.kept.get_soon(open).await.ok_or(StoreError::Unusable)
+    fn read<T>(&self, work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        match &self.reader {
+            Some(reader) => self.database.with_other(reader, work),
+            None => self.database.with(work),
+        }
     }
 
-    /// Writes to the file, or to memory if the file cannot be written.
-    async fn put_kept(
-        &self,
-        id: String,
-        work: impl Fn(&KeptDb) -> Result<u64, StoreError> + Send + Sync + 'static,
-    ) -> Result<Lifespan, StoreError> {
-        let (db, work) = (self.kept().await?, Arc::new(work));
-        let on_file = work.clone();
-        // A store without a folder cannot fail to write.
-        let is_file = db.is_file();
-        let as_asked =
-            if is_file || self.folder.is_none() { Lifespan::AsConfigured } else { Lifespan::UntilEnd };
-        match run(db, move |db| on_file(db)).await {
-            Ok(_) => {
-                self.spare.written(&id).await?;
-                Ok(as_asked)
+    fn get(&self, keys: &[Key]) -> Result<Vec<Option<Row>>, StoreError> {
+        self.read(|connection| {
+            let one = format!("{READ_ROWS} WHERE kind = ?1 AND owner = ?2 AND id = ?3");
+            // One transaction, so that rows that change together are read together.
+            let transaction = connection.transaction()?;
+            let mut statement = transaction.prepare(&one)?;
+            let mut rows = Vec::with_capacity(keys.len());
+            for key in keys {
+                let name = [key.table, &key.owner, &key.id];
+                let row = statement.query_row(name, |row| Ok(self.row(row, key.table)));
+                rows.push(row.optional()?.flatten());
             }
-            Err(error) if !is_file => Err(error),
-            Err(error) => self.spare.put(error, move |db| work(db)).await,
+            Ok(rows)
+        })
+    }
+
+    pub(crate) fn scan(&self, scan: &Scan) -> Result<Rows, StoreError> {
+        let (compare, order) = if scan.newest_first { ("<", "DESC") } else { (">", "ASC") };
+        let after = scan.after.map_or(if scan.newest_first { i64::MAX } else { -1 }, sql);
+        let limit = i64::try_from(scan.limit).unwrap_or(i64::MAX);
+        let columns = if scan.heads { READ_ROWS.replacen("body", "''", 1) } else { READ_ROWS.to_owned() };
+        let mut rows = Vec::new();
+        self.read(|connection| {
+            let mut find = |table: Table, filter: &str, params: &[&dyn ToSql]| -> rusqlite::Result<()> {
+                let mut statement = connection.prepare(&format!("{columns} WHERE {filter}"))?;
+                let mut found = statement.query(params)?;
+                while let Some(row) = found.next()? {
+                    rows.extend(self.row(row, table));
+                }
+                Ok(())
+            };
+            match (&scan.by, scan.tables.as_slice()) {
+                (ScanBy::Owner(owner), [table]) => {
+                    let filter = format!(
+                        "kind = ?1 AND owner = ?2 AND number {compare} ?3 ORDER BY number {order} LIMIT ?4"
+                    );
+                    find(table, &filter, &[table, owner, &after, &limit])
+                }
+                (ScanBy::Table, [table]) => {
+                    let filter =
+                        format!("kind = ?1 AND number {compare} ?2 ORDER BY number {order} LIMIT ?3");
+                    find(table, &filter, &[table, &after, &limit])
+                }
+                (ScanBy::Due { until, .. }, tables) => tables.iter().try_for_each(|table| {
+                    find(table, "kind = ?1 AND due_ms <= ?2 ORDER BY due_ms, number", &[table, &sql(*until)])
+                }),
+                _ => Ok(()),
+            }
+        })?;
+        if let ScanBy::Due { skip, .. } = scan.by {
+            rows.sort_by_key(|row| (row.due, row.number));
+            rows = rows.into_iter().skip(skip).take(scan.limit).collect();
         }
+        Ok(Rows { rows, has_newer: false })
     }
 
-    /// Reads from memory what could not be written to the file, else from the file.
-    async fn read_kept<T: Send + 'static>(
-        &self,
-        work: impl Fn(&KeptDb) -> Result<Option<T>, StoreError> + Send + Sync + 'static,
-    ) -> Result<Option<T>, StoreError> {
-        let work = Arc::new(work);
-        let in_memory = work.clone();
-        match self.spare.read(move |db| in_memory(db)).await? {
-            Some(found) => Ok(Some(found)),
-            None => run(self.kept().await?, move |db| work(db)).await,
-        }
-    }
-
-    async fn with_records<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&RecordsDb) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let (folder, holder) = (self.folder.clone(), self.holder.clone());
-        let db = self.records.get_soon(move || open_records(folder, holder)).await;
-        run(db.ok_or(StoreError::Unusable)?, work).await
-    }
-
-    /// Returns whether there may be records: the file is open, or it exists.
-    fn has_records(&self) -> bool {
-        self.records.is_used() || self.folder.as_deref().is_some_and(RecordsDb::exists)
-    }
-
-    /// Runs work on the outcomes and figures; returns `None` without a file for them.
-    async fn with_outcomes<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&OutcomesDb) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<Option<T>, StoreError> {
-        let folder = self.folder.clone();
-        let open = move || {
-            let warn = |error: &_| tracing::warn!(%error, "search outcomes and figures of tools are not kept beyond this run");
-            OutcomesDb::open(&folder?).inspect_err(warn).ok()
+    /// Returns the row as read; `None`, with a warning, if it is invalid.
+    fn row(&self, row: &SqlRow, table: Table) -> Option<Row> {
+        let read = || -> rusqlite::Result<Row> {
+            let number = |at: usize| row.get::<_, i64>(at).map(i64::unsigned_abs);
+            let config: Option<String> = row.get(10)?;
+            Ok(Row {
+                key: Key { table, owner: row.get(1)?, id: row.get(2)? },
+                body: row.get(3)?,
+                size: number(4)?,
+                due: row.get::<_, Option<i64>>(5)?.map(i64::unsigned_abs),
+                revision: number(6)?,
+                put_ms: number(7)?,
+                holder: row.get(8)?,
+                number: number(9)?,
+                is_ours: config.is_none_or(|config| *config == *self.holder.config),
+            })
         };
-        match self.outcomes.get_soon(open).await {
-            Some(db) => run(db, work).await.map(Some),
-            None => Ok(None),
+        let file = self.database.file.display();
+        read().inspect_err(|error| tracing::warn!(%file, table, %error, "a row cannot be read")).ok()
+    }
+
+    /// Returns how many rows the tables have, of an owner or of all.
+    pub(crate) fn count(&self, table: Table, owner: Option<&str>) -> Result<usize, StoreError> {
+        self.read(|connection| count(connection, table, owner))
+    }
+
+    fn count_held(&self, table: Table) -> Result<Vec<(String, u32, usize)>, StoreError> {
+        self.read(|connection| {
+            let counts = "SELECT owner, holder, count(*) FROM records WHERE kind = ?1 GROUP BY owner, holder";
+            let mut statement = connection.prepare(counts)?;
+            let rows =
+                statement.query_map([table], |row| Ok((row.get(0)?, row.get(1)?, size(row.get(2)?))))?;
+            rows.collect()
+        })
+    }
+
+    fn commit(&self, batch: &Batch) -> Result<bool, StoreError> {
+        let now = sql(self.holder.clock.unix_ms());
+        self.database.write(|transaction| {
+            for condition in &batch.conditions {
+                if !holds(transaction, condition)? {
+                    return Ok(false);
+                }
+            }
+            batch.writes.iter().try_for_each(|write| self.write(transaction, write, now))?;
+            Ok(true)
+        })
+    }
+
+    fn write(&self, transaction: &Transaction, write: &Write, now: i64) -> rusqlite::Result<()> {
+        let number = |held: bool| if held { self.holder.number } else { NOBODY };
+        match write {
+            Write::Put(NewRow { key, body, due, held, of_config, newest }) => {
+                let put =
+                    "INSERT INTO records (kind, owner, id, body, due_ms, revision, put_ms, holder, config)
+                    VALUES (?1, ?2, ?3, ?4, ?5, 1, ?6, ?7, ?8) ON CONFLICT (kind, owner, id) DO UPDATE SET
+                    body = ?4, due_ms = ?5, revision = revision + 1, put_ms = ?6, holder = ?7, config = ?8,
+                    number = iif(?9, (SELECT max(number) + 1 FROM records), number)";
+                let config = of_config.then_some(&*self.holder.config);
+                let row = params![
+                    key.table,
+                    key.owner,
+                    key.id,
+                    body,
+                    due.map(sql),
+                    now,
+                    number(*held),
+                    config,
+                    newest
+                ];
+                transaction.prepare(put)?.execute(row)?;
+            }
+            Write::Change { key, body, due } => {
+                let change = "UPDATE records SET body = ?4, due_ms = ?5, revision = revision + 1
+                    WHERE kind = ?1 AND owner = ?2 AND id = ?3";
+                let row = params![key.table, key.owner, key.id, body, due.map(sql)];
+                transaction.prepare(change)?.execute(row)?;
+            }
+            Write::Hold { key, held } => {
+                let hold = "UPDATE records SET holder = ?4, revision = revision + ?5
+                    WHERE kind = ?1 AND owner = ?2 AND id = ?3";
+                let row = params![key.table, key.owner, key.id, number(*held), held];
+                transaction.prepare(hold)?.execute(row)?;
+            }
+            Write::Delete(key) => {
+                let delete = "DELETE FROM records WHERE kind = ?1 AND owner = ?2 AND id = ?3";
+                transaction.prepare(delete)?.execute([key.table, &key.owner, &key.id])?;
+            }
+            Write::Bump(name) => {
+                let bump = "INSERT INTO counters VALUES (?1, random() & 0x3fffffffffffffff)
+                    ON CONFLICT (name) DO UPDATE SET count = count + 1";
+                transaction.prepare(bump)?.execute([name])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn counter(&self, name: &str) -> Result<Option<u64>, StoreError> {
+        self.read(|connection| {
+            let count = "SELECT count FROM counters WHERE name = ?1";
+            let count: Option<i64> = connection.query_row(count, [name], |row| row.get(0)).optional()?;
+            Ok(count.map(i64::unsigned_abs))
+        })
+    }
+
+    fn is_running(&self, holder: u32) -> bool {
+        self.presence.as_ref().map_or(holder == self.holder.number, |presence| presence.is_held(holder))
+    }
+
+    pub(crate) fn put_blob(&self, value: &Blob, life: Duration) -> Result<BlobName, StoreError> {
+        self.database.write(|transaction| {
+            let until = aged(transaction, &self.holder)?.saturating_add(sql(millis(life)));
+            // Random, because two gateways may write at the same time.
+            let name = (uuid::Uuid::new_v4().as_u128() as i64) & i64::MAX;
+            let bytes = chunks::write(transaction, name, until, value)?;
+            Ok(BlobName { name: name.to_string(), bytes })
+        })
+    }
+
+    fn blob(&self, blob: &BlobName) -> Result<Option<Vec<u8>>, StoreError> {
+        let Ok(name) = blob.name.parse() else { return Ok(None) };
+        // One transaction, because the value may be removed between two reads.
+        self.read(|connection| chunks::read(&connection.transaction()?, name, sql(blob.bytes)))
+    }
+
+    fn drop_blobs(&self, names: &[BlobName]) -> Result<(), StoreError> {
+        self.database.write(|transaction| {
+            let mut statement = transaction.prepare("DELETE FROM chunks WHERE entry = ?1")?;
+            for name in names.iter().filter_map(|blob| blob.name.parse::<i64>().ok()) {
+                statement.execute([name])?;
+            }
+            Ok(())
+        })
+    }
+
+    fn age_ms(&self) -> Result<u64, StoreError> {
+        self.database.write(|transaction| Ok(aged(transaction, &self.holder)?.unsigned_abs()))
+    }
+
+    /// Removes expired values, and returns free pages beyond `spare` bytes to the system.
+    fn tidy(&self, spare: u64) -> Result<(), StoreError> {
+        self.database.write(|transaction| {
+            let now = aged(transaction, &self.holder)?;
+            transaction.execute("DELETE FROM chunks WHERE until_ms <= ?1", [now])
+        })?;
+        // A failure loses nothing.
+        if let Err(error) = self.give_back(sql(spare)) {
+            tracing::debug!(%error, "free space was not given back");
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, spare: i64) -> Result<(), StoreError> {
+        let turn = |connection: &mut Connection| {
+            let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+            if number("freelist_count")? * number("page_size")? <= spare {
+                return Ok(false);
+            }
+            // Each row read frees one page.
+            let some = format!("PRAGMA incremental_vacuum({PAGES_AT_ONCE})");
+            let mut statement = connection.prepare(&some)?;
+            let mut pages = statement.query([])?;
+            while pages.next()?.is_some() {}
+            Ok(true)
+        };
+        let mut turns = 0;
+        while turns < MOST_TURNS && self.database.with(turn)? {
+            turns += 1;
+        }
+        match turns {
+            0 => Ok(()),
+            // The file shrinks when the log is moved into it. A passive checkpoint waits for nobody.
+            _ => self
+                .database
+                .with(|connection| connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))),
+        }
+    }
+
+    /// Removes the rows of these tables and everything else that the file holds for them, including the traces on disk.
+    pub(crate) fn forget(&self, tables: &[Table], others: &str) -> Result<(), StoreError> {
+        self.database.write(|transaction| {
+            for table in tables {
+                transaction.execute("DELETE FROM records WHERE kind = ?1", [table])?;
+            }
+            transaction.execute_batch(others)
+        })?;
+        self.database.with(|connection| {
+            // Rewrites the file without the freed pages, through the log; then empties the log, unless it is being read.
+            connection.execute_batch("VACUUM")?;
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        })
+    }
+}
+
+fn holds(transaction: &Transaction, condition: &Condition) -> rusqlite::Result<bool> {
+    Ok(match condition {
+        Condition::Revision(key, revision) => {
+            let one = "SELECT revision FROM records WHERE kind = ?1 AND owner = ?2 AND id = ?3";
+            let mut statement = transaction.prepare(one)?;
+            let found = statement.query_row([key.table, &key.owner, &key.id], |row| row.get::<_, i64>(0));
+            found.optional()?.unwrap_or(0) == sql(*revision)
+        }
+        Condition::Count { table, owner, count: expected } => {
+            count(transaction, table, Some(owner))? == *expected
+        }
+    })
+}
+
+fn count(connection: &Connection, table: Table, owner: Option<&str>) -> rusqlite::Result<usize> {
+    let count = match owner {
+        Some(owner) => {
+            let count = "SELECT count(*) FROM records WHERE kind = ?1 AND owner = ?2";
+            connection.query_row(count, [table, owner], |row| row.get(0))?
+        }
+        None => {
+            connection.query_row("SELECT count(*) FROM records WHERE kind = ?1", [table], |row| row.get(0))?
+        }
+    };
+    Ok(size(count))
+}
+
+/// Reads the time of day, and returns the file's own clock: the sum of the steps between two readings, each an hour at most
+/// and never negative. So neither a jump of the clock nor a time without gateways makes everything old at once.
+fn aged(transaction: &Transaction, holder: &LeaseHolder) -> rusqlite::Result<i64> {
+    let clock = "SELECT aged_ms, seen_ms FROM clock";
+    let (aged, seen): (i64, i64) = transaction.query_row(clock, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let now = sql(holder.clock.unix_ms());
+    let step = now.saturating_sub(seen).clamp(0, sql(millis(LONGEST_STEP)));
+    // Nobody has read the clock before.
+    let step = if seen == 0 { 0 } else { step };
+    let aged = aged.saturating_add(step);
+    transaction.execute("UPDATE clock SET aged_ms = ?1, seen_ms = ?2", [aged, now])?;
+    Ok(aged)
+}
+
+/// Converts a number to SQLite's type.
+fn sql(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn size(number: i64) -> usize {
+    usize::try_from(number).unwrap_or_default()
+}
+
+/// The engine in one file.
+#[derive(Debug)]
+pub(super) struct SqliteEngine {
+    source: FileSource,
+    holder: LeaseHolder,
+}
+
+/// How the engine gets its file.
+#[derive(Debug)]
+enum FileSource {
+    /// Opened on first use, and again if it was removed since. Without a usable folder, everything is kept in memory.
+    Lazy { folder: Option<PathBuf>, format: &'static DbFormat, db: OpenDb<SqliteDb> },
+    /// Open. Its work is done at once, on the caller's thread.
+    Open(Arc<SqliteDb>),
+}
+
+impl SqliteEngine {
+    /// Returns the engine of a file that is opened when it is needed.
+    pub(crate) fn lazy(folder: Option<PathBuf>, format: &'static DbFormat, holder: LeaseHolder) -> Self {
+        Self { source: FileSource::Lazy { folder, format, db: OpenDb::default() }, holder }
+    }
+
+    /// Returns the engine of an open file, whose methods block.
+    pub(crate) fn blocking(db: Arc<SqliteDb>) -> Self {
+        let holder = db.holder.clone();
+        Self { source: FileSource::Open(db), holder }
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&SqliteDb) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match &self.source {
+            FileSource::Open(db) => work(db),
+            FileSource::Lazy { folder, format, db } => {
+                let (folder, format, holder) = (folder.clone(), *format, self.holder.clone());
+                let db = db.get_soon(move || open_or_in_memory(folder, format, holder)).await;
+                let db = db.ok_or(StoreError::Unusable)?;
+                spawn_blocking(move || work(&db)).await.unwrap_or(Err(StoreError::Unusable))
+            }
+        }
+    }
+
+    /// Reads, unless there is no file yet: then nothing was ever written.
+    async fn read<T: Default + Send + 'static>(
+        &self,
+        work: impl FnOnce(&SqliteDb) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        if self.is_there() { self.with(work).await } else { Ok(T::default()) }
+    }
+
+    fn is_there(&self) -> bool {
+        match &self.source {
+            FileSource::Open(_) => true,
+            FileSource::Lazy { folder, format, db } => {
+                db.is_used() || folder.as_ref().is_some_and(|folder| folder.join(format.name).exists())
+            }
         }
     }
 }
 
 /// Opens the file, or the same in memory if that fails.
-fn open_kept(folder: Option<PathBuf>, retention: Retention, holder: LeaseHolder) -> Option<KeptDb> {
+fn open_or_in_memory(folder: Option<PathBuf>, format: &DbFormat, holder: LeaseHolder) -> Option<SqliteDb> {
     if let Some(folder) = folder {
-        match KeptDb::open(&folder, retention, holder.clone()) {
+        match SqliteDb::open(&folder, format, holder.clone()) {
             Ok(db) => return Some(db),
-            Err(error) => tracing::warn!(%error, "large results and tasks are kept in memory only"),
+            Err(error) => tracing::warn!(%error, "{} are kept in memory only", format.what),
         }
     }
-    let failed = |error: &_| tracing::error!(%error, "large results and tasks cannot be kept");
-    KeptDb::in_memory(retention, holder).inspect_err(failed).ok()
+    let failed = |error: &_| tracing::error!(%error, "{} cannot be kept", format.what);
+    SqliteDb::in_memory(format, holder).inspect_err(failed).ok()
 }
 
-/// Opens the file, or the same in memory if that fails.
-fn open_records(folder: Option<PathBuf>, holder: LeaseHolder) -> Option<RecordsDb> {
-    if let Some(folder) = folder {
-        match RecordsDb::open(&folder, holder.clone()) {
-            Ok(db) => return Some(db),
-            Err(error) => {
-                tracing::warn!(%error, "watches, schedules, facts and notices are kept in memory only");
-            }
+impl Engine for SqliteEngine {
+    fn get(&self, keys: Vec<Key>) -> StoreFuture<'_, Vec<Option<Row>>> {
+        let missing = vec![None; keys.len()];
+        Box::pin(async move {
+            let found = self.read(move |db| db.get(&keys)).await?;
+            Ok(if found.is_empty() { missing } else { found })
+        })
+    }
+
+    fn scan(&self, scan: Scan) -> StoreFuture<'_, Rows> {
+        Box::pin(self.read(move |db| db.scan(&scan)))
+    }
+
+    fn count(&self, table: Table, owner: Option<String>) -> StoreFuture<'_, usize> {
+        Box::pin(self.read(move |db| db.count(table, owner.as_deref())))
+    }
+
+    fn count_held(&self, table: Table) -> StoreFuture<'_, Vec<(String, u32, usize)>> {
+        Box::pin(self.read(move |db| db.count_held(table)))
+    }
+
+    fn commit(&self, batch: Batch) -> StoreFuture<'_, bool> {
+        Box::pin(self.with(move |db| db.commit(&batch)))
+    }
+
+    fn counter(&self, name: String) -> StoreFuture<'_, Option<u64>> {
+        Box::pin(self.read(move |db| db.counter(&name)))
+    }
+
+    fn me(&self) -> u32 {
+        self.holder.number
+    }
+
+    fn running(&self, holders: HashSet<u32>) -> StoreFuture<'_, HashSet<u32>> {
+        Box::pin(
+            self.read(move |db| Ok(holders.into_iter().filter(|holder| db.is_running(*holder)).collect())),
+        )
+    }
+
+    fn put_blob(&self, value: Blob, life: Duration) -> StoreFuture<'_, BlobName> {
+        Box::pin(self.with(move |db| db.put_blob(&value, life)))
+    }
+
+    fn blob(&self, name: BlobName) -> StoreFuture<'_, Option<Vec<u8>>> {
+        Box::pin(self.read(move |db| db.blob(&name)))
+    }
+
+    fn drop_blobs(&self, names: Vec<BlobName>) -> StoreFuture<'_, ()> {
+        Box::pin(self.with(move |db| db.drop_blobs(&names)))
+    }
+
+    fn age_ms(&self) -> StoreFuture<'_, u64> {
+        Box::pin(self.with(SqliteDb::age_ms))
+    }
+
+    fn tidy(&self, spare: u64) -> StoreFuture<'_, ()> {
+        Box::pin(self.with(move |db| db.tidy(spare)))
+    }
+
+    fn is_used(&self) -> bool {
+        match &self.source {
+            FileSource::Open(_) => true,
+            FileSource::Lazy { db, .. } => db.is_used(),
         }
     }
-    let failed = |error: &_| tracing::error!(%error, "watches, schedules, facts and notices cannot be kept");
-    RecordsDb::in_memory(holder).inspect_err(failed).ok()
-}
 
-impl Store for SqliteStore {
-    fn put_result<'a>(
-        &'a self,
-        id: &'a str,
-        owner: &'a str,
-        share: Share,
-        value: Arc<Value>,
-    ) -> StoreFuture<'a, Lifespan> {
-        let (of, owner) = (id.to_owned(), owner.to_owned());
-        Box::pin(self.put_kept(id.to_owned(), move |db| db.put_result(&of, &owner, &share, &value)))
+    fn is_new(&self) -> StoreFuture<'_, bool> {
+        Box::pin(async { Ok(!self.is_there()) })
     }
 
-    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> StoreFuture<'_, Lifespan> {
-        Box::pin(self.put_kept(job.id.clone(), move |db| db.put_job(&job, &share, result.as_deref())))
-    }
-
-    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, Option<String>> {
-        let (id, owner) = (id.to_owned(), owner.to_owned());
-        Box::pin(self.read_kept(move |db| db.text(&id, &owner)))
-    }
-
-    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, Option<JobRow>> {
-        let (id, owner) = (id.to_owned(), owner.to_owned());
-        Box::pin(self.read_kept(move |db| db.job(&id, &owner)))
-    }
-
-    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> StoreFuture<'a, Vec<JobRow>> {
-        let owner = owner.to_owned();
-        Box::pin(async move {
-            let of_file = owner.clone();
-            let jobs = run(self.kept().await?, move |db| db.jobs(&of_file, limit)).await?;
-            self.spare.with_jobs(jobs, owner, limit).await
-        })
-    }
-
-    fn results(&self, limit: usize) -> StoreFuture<'_, Vec<KeptRow>> {
-        Box::pin(async move {
-            let results = run(self.kept().await?, move |db| db.results(limit)).await?;
-            self.spare.with_results(results, limit).await
-        })
-    }
-
-    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, bool> {
-        Box::pin(async move {
-            let in_memory = self.spare.remove(id, owner).await?;
-            let (id, owner) = (id.to_owned(), owner.to_owned());
-            Ok(run(self.kept().await?, move |db| db.remove_ended(&id, &owner)).await? || in_memory)
-        })
-    }
-
-    fn sweep(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move {
-            if !self.kept.is_used() {
-                return Ok(());
+    fn lasts(&self) -> bool {
+        match &self.source {
+            FileSource::Open(db) => db.presence.is_some(),
+            // Nothing was to outlive a process without a folder.
+            FileSource::Lazy { folder, db, .. } => {
+                folder.is_none() || db.now().is_none_or(|db| db.presence.is_some())
             }
-            self.spare.tidy().await?;
-            run(self.kept().await?, KeptDb::tidy).await
-        })
-    }
-
-    fn counts(&self) -> StoreFuture<'_, Option<KeptCounts>> {
-        Box::pin(async move {
-            if !self.kept.is_used() {
-                return Ok(None);
-            }
-            let counts = run(self.kept().await?, KeptDb::counts).await?;
-            self.spare.with_counts(counts).await.map(Some)
-        })
-    }
-
-    fn outcomes(&self) -> StoreFuture<'_, Vec<Outcome>> {
-        Box::pin(async move { Ok(self.with_outcomes(OutcomesDb::outcomes).await?.unwrap_or_default()) })
-    }
-
-    fn put_outcome(&self, outcome: Outcome) -> StoreFuture<'_, ()> {
-        Box::pin(async move { self.with_outcomes(move |db| db.put_outcome(&outcome)).await.map(drop) })
-    }
-
-    fn figures(&self) -> StoreFuture<'_, Vec<NamedFigures>> {
-        Box::pin(async move { Ok(self.with_outcomes(OutcomesDb::figures).await?.unwrap_or_default()) })
-    }
-
-    fn add_figures(&self, fresh: Vec<NamedFigures>) -> StoreFuture<'_, Option<Vec<NamedFigures>>> {
-        Box::pin(self.with_outcomes(move |db| db.add_figures(fresh)))
-    }
-}
-
-impl Records for SqliteStore {
-    fn put(&self, record: NewRecord, most: RecordQuota) -> StoreFuture<'_, Option<usize>> {
-        Box::pin(self.with_records(move |db| db.put(&record, most)))
-    }
-
-    fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> StoreFuture<'a, Option<Record>> {
-        let (owner, id) = (owner.to_owned(), id.to_owned());
-        Box::pin(async move {
-            if !self.has_records() {
-                return Ok(None);
-            }
-            self.with_records(move |db| db.get(kind, &owner, &id)).await
-        })
-    }
-
-    fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> StoreFuture<'a, Vec<Record>> {
-        let owner = owner.to_owned();
-        Box::pin(async move {
-            if !self.has_records() {
-                return Ok(Vec::new());
-            }
-            self.with_records(move |db| db.all(kind, &owner)).await
-        })
-    }
-
-    fn of_kind(&self, kind: RecordKind) -> StoreFuture<'_, Vec<Record>> {
-        Box::pin(async move {
-            if !self.has_records() {
-                return Ok(Vec::new());
-            }
-            self.with_records(move |db| db.of_kind(kind)).await
-        })
-    }
-
-    fn change(&self, record: Record) -> StoreFuture<'_, bool> {
-        Box::pin(self.with_records(move |db| db.change(&record)))
-    }
-
-    fn remove(&self, record: Record) -> StoreFuture<'_, bool> {
-        Box::pin(self.with_records(move |db| db.remove(&record)))
-    }
-
-    fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> StoreFuture<'a, Option<Record>> {
-        let (owner, id) = (owner.to_owned(), id.to_owned());
-        Box::pin(async move {
-            if !self.has_records() {
-                return Ok(None);
-            }
-            self.with_records(move |db| db.take(kind, &owner, &id)).await
-        })
-    }
-
-    fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> StoreFuture<'a, usize> {
-        let owner = owner.to_owned();
-        Box::pin(async move {
-            if !self.has_records() {
-                return Ok(0);
-            }
-            self.with_records(move |db| db.drop_old(kind, &owner, before_ms)).await
-        })
-    }
-
-    fn count_of<'a>(&'a self, kind: RecordKind, owner: &'a str) -> StoreFuture<'a, usize> {
-        let owner = owner.to_owned();
-        Box::pin(async move {
-            if !self.has_records() {
-                return Ok(0);
-            }
-            self.with_records(move |db| db.count_of(kind, &owner)).await
-        })
-    }
-
-    fn due<'a>(&'a self, now_ms: u64, kinds: &'a [RecordKind]) -> StoreFuture<'a, Vec<Record>> {
-        let kinds = kinds.to_vec();
-        Box::pin(async move {
-            if !self.has_records() {
-                return Ok(Vec::new());
-            }
-            self.with_records(move |db| db.due(now_ms, &kinds)).await
-        })
-    }
-
-    fn agenda<'a>(&'a self, kinds: &'a [RecordKind]) -> StoreFuture<'a, Option<Agenda>> {
-        let kinds = kinds.to_vec();
-        Box::pin(async move {
-            if !self.has_records() {
-                return Ok(None);
-            }
-            self.with_records(move |db| db.agenda(&kinds)).await.map(Some)
-        })
-    }
-
-    fn hold<'a>(&'a self, record: &'a Record) -> StoreFuture<'a, bool> {
-        let record = record.clone();
-        Box::pin(self.with_records(move |db| db.hold(&record)))
-    }
-
-    fn claim_free<'a>(
-        &'a self,
-        kind: RecordKind,
-        owner: &'a str,
-        most: usize,
-    ) -> StoreFuture<'a, Vec<Record>> {
-        let owner = owner.to_owned();
-        Box::pin(self.with_records(move |db| db.claim_free(kind, &owner, most)))
-    }
-
-    fn changes<'a>(&'a self, owner: &'a str) -> StoreFuture<'a, Option<u64>> {
-        let owner = owner.to_owned();
-        Box::pin(async move {
-            if !self.has_records() {
-                return Ok(None);
-            }
-            self.with_records(move |db| db.changes(&owner)).await
-        })
-    }
-
-    fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> StoreFuture<'a, Vec<FactVector>> {
-        let (owner, model) = (owner.to_owned(), model.to_owned());
-        Box::pin(async move {
-            if !self.has_records() {
-                return Ok(Vec::new());
-            }
-            self.with_records(move |db| db.vectors(&owner, &model)).await
-        })
-    }
-
-    fn put_vectors<'a>(
-        &'a self,
-        owner: &'a str,
-        model: &'a str,
-        vectors: Vec<FactVector>,
-    ) -> StoreFuture<'a, ()> {
-        let (owner, model) = (owner.to_owned(), model.to_owned());
-        Box::pin(self.with_records(move |db| db.put_vectors(&owner, &model, &vectors)))
-    }
-
-    fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> StoreFuture<'a, ()> {
-        let owner = owner.to_owned();
-        Box::pin(self.with_records(move |db| db.free(kind, &owner, &ids)))
+        }
     }
 }

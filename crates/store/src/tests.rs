@@ -9,25 +9,59 @@ mod records;
 
 use std::{fs, thread, time::Instant};
 
+use futures::executor::block_on;
 use nonet_search::outcomes::words;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
 use super::{
     file::{Database, DbFormat, connect},
-    outcomes_db::FORMAT,
+    formats::LEARNED as FORMAT,
+    learned::Learned,
+    sqlite::SqliteEngine,
     *,
 };
 
 pub(crate) const NOW: u64 = 1_800_000_000;
-const FILE: &str = FORMAT.name;
+const FILE: &str = "store.db";
 
 pub(crate) fn folder() -> TempDir {
     tempfile::tempdir().expect("temporary folder")
 }
 
-pub(super) fn open(folder: &TempDir) -> OutcomesDb {
-    OutcomesDb::open(folder.path()).expect("opens")
+/// The smaller file, open. Its methods block.
+#[derive(Debug)]
+pub(super) struct LearnedFile {
+    pub db: Arc<SqliteDb>,
+    learned: Learned,
+}
+
+impl LearnedFile {
+    pub(super) fn open(folder: &Path) -> Result<Self, StoreError> {
+        let db = Arc::new(SqliteDb::open(folder, &FORMAT, LeaseHolder::new(Clock::default()))?);
+        let learned = Learned::new(Arc::new(SqliteEngine::blocking(db.clone())));
+        Ok(Self { db, learned })
+    }
+
+    pub(super) fn outcomes(&self) -> Result<Vec<Outcome>, StoreError> {
+        block_on(self.learned.outcomes())
+    }
+
+    pub(super) fn put_outcome(&self, outcome: &Outcome) -> Result<(), StoreError> {
+        block_on(self.learned.put_outcome(outcome))
+    }
+
+    pub(super) fn figures(&self) -> Result<Vec<NamedFigures>, StoreError> {
+        block_on(self.learned.figures())
+    }
+
+    pub(super) fn add_figures(&self, fresh: Vec<NamedFigures>) -> Result<Vec<NamedFigures>, StoreError> {
+        block_on(self.learned.add_figures(fresh))
+    }
+}
+
+pub(super) fn open(folder: &TempDir) -> LearnedFile {
+    LearnedFile::open(folder.path()).expect("opens")
 }
 
 pub(crate) fn outcome(query: &str, document: &str, weight: f32, at: u64) -> Outcome {
@@ -39,9 +73,11 @@ pub(crate) fn numbered(number: usize) -> Outcome {
 }
 
 /// Returns the stored documents, sorted.
-pub(super) fn documents(store: &OutcomesDb) -> Vec<String> {
+pub(super) fn documents(store: &LearnedFile) -> Vec<String> {
     let outcomes = store.outcomes().expect("readable");
-    outcomes.iter().map(|outcome| outcome.document.to_string()).collect()
+    let mut documents: Vec<String> = outcomes.iter().map(|outcome| outcome.document.to_string()).collect();
+    documents.sort();
+    documents
 }
 
 /// Returns the names of a folder's files, sorted, except for the gateways' locks.
@@ -131,7 +167,7 @@ fn a_database_without_our_tables_is_set_aside() {
     let folder = folder();
     let tables = [
         "CREATE TABLE other (x); PRAGMA user_version = 1",
-        "CREATE TABLE outcomes (x); PRAGMA user_version = 1",
+        "CREATE TABLE records (x); PRAGMA user_version = 4",
         "CREATE TABLE outcomes (x)",
     ];
     for (number, tables) in (1..).zip(tables) {
@@ -168,7 +204,7 @@ fn a_damaged_file_that_others_use_is_left_alone() {
     let file = folder.path().join(FILE);
     let damage = "PRAGMA writable_schema = on; UPDATE sqlite_schema SET rootpage = 999";
     running.with(|connection| connection.execute_batch(damage)).expect("damaged");
-    let error = OutcomesDb::open(folder.path()).expect_err("damaged and in use");
+    let error = LearnedFile::open(folder.path()).expect_err("damaged and in use");
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
     assert!(error.to_string().contains("stop all gateways"), "{error}");
     assert!(file.exists() && !names(&folder).iter().any(|name| name.contains("damaged")));
@@ -186,29 +222,48 @@ fn a_newer_file_is_not_touched() {
     newer.pragma_update(None, "user_version", 7).expect("written");
     drop(newer);
     let before = fs::read(&file).expect("readable");
-    let error = OutcomesDb::open(folder.path()).expect_err("newer");
+    let error = LearnedFile::open(folder.path()).expect_err("newer");
     assert!(matches!(error, StoreError::Newer { found: 7, known, .. } if known == FORMAT.steps.len()));
     assert!(error.to_string().contains("update Nonet") && error.to_string().contains(FILE), "{error}");
     assert_eq!(fs::read(&file).expect("readable"), before);
     assert_eq!(names(&folder), ["store.db", "store.lock"]);
 }
 
+/// Makes a file as an earlier version did that knew only the first steps of its format, with these rows.
+pub(super) fn earlier_file(folder: &TempDir, format: &DbFormat, steps: usize, rows: &str) {
+    let steps = format.steps.iter().take(steps).copied().collect::<Vec<_>>().leak();
+    let earlier = DbFormat {
+        steps,
+        reads: &[],
+        name: format.name,
+        what: format.what,
+        layout: format.layout,
+        ..*format
+    };
+    let Ok(connection) = connect(&folder.path().join(format.name), &earlier) else { panic!("not made") };
+    connection.execute_batch(rows).expect("written");
+}
+
 #[test]
-fn an_older_file_takes_the_steps_that_it_lacks() {
-    let folder = folder();
-    let insert = "INSERT INTO outcomes VALUES ('server.tool1', '[\"q1\",\"query\"]', 1.0, 1800000000)";
-    const STEPS: &[&str] = &[FORMAT.steps[0]];
-    const READS: &[&str] = &[FORMAT.reads[0]];
-    let earlier = DbFormat { steps: STEPS, reads: READS, ..FORMAT };
-    let Ok(connection) = connect(&folder.path().join(FILE), &earlier) else { panic!("not made") };
-    connection.execute_batch(insert).expect("written");
-    drop(connection);
-    for _ in 0..2 {
-        let store = open(&folder);
-        assert_eq!(documents(&store), ["server.tool1"]);
-        assert_eq!(store.figures().expect("the table is there"), []);
+fn what_earlier_versions_learned_is_carried_over() {
+    let outcome = "INSERT INTO outcomes VALUES ('server.tool1', '[\"q1\",\"query\"]', 1.5, 1800000000);";
+    let figures = "INSERT INTO figures VALUES ('a.b', 3, 1, x'05000000ffffffff', 7,
+        '{\"me\":{\"code\":\"tool_error\",\"version\":\"1\",\"at_ms\":7}}')";
+    for (steps, rows) in [(1, outcome.to_owned()), (2, [outcome, figures].concat())] {
+        let folder = folder();
+        earlier_file(&folder, &FORMAT, steps, &rows);
+        for _ in 0..2 {
+            let store = open(&folder);
+            let outcomes = store.outcomes().expect("readable");
+            assert_eq!((documents(&store), outcomes[0].weight), (vec!["server.tool1".to_owned()], 1.5));
+            let figures = store.figures().expect("readable");
+            let counted =
+                figures.first().map(|(tool, figures)| (&**tool, figures.calls, figures.recent.failures()));
+            assert_eq!(counted, (steps == 2).then_some(("a.b", 3, 1)));
+            assert!(figures.iter().all(|(_, figures)| figures.errors["me"].at_ms == 7));
+        }
+        assert_eq!(names(&folder), ["store.db", "store.lock"], "nothing was set aside");
     }
-    assert_eq!(names(&folder), ["store.db", "store.lock"], "nothing was set aside");
 }
 
 #[cfg(unix)]
@@ -218,7 +273,7 @@ fn only_the_owner_can_read_it() {
     let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
     let parent = folder();
     let folder = parent.path().join("made/when/needed");
-    let store = OutcomesDb::open(&folder).expect("opens");
+    let store = LearnedFile::open(&folder).expect("opens");
     store.put_outcome(&numbered(1)).expect("written");
     assert_eq!(mode(&folder), 0o700);
     for name in ["store.db", "store.db-wal", "store.db-shm", "store.lock"] {
@@ -230,7 +285,7 @@ fn only_the_owner_can_read_it() {
 fn a_folder_that_cannot_be_made_is_told() {
     let parent = folder();
     fs::write(parent.path().join("file"), "").expect("writable");
-    let error = OutcomesDb::open(&parent.path().join("file/nonet")).expect_err("not a folder");
+    let error = LearnedFile::open(&parent.path().join("file/nonet")).expect_err("not a folder");
     assert!(matches!(error, StoreError::Files { .. }));
     assert!(error.to_string().contains("file/nonet") && error.to_string().contains("XDG_STATE_HOME"));
 }

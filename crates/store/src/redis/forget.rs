@@ -2,14 +2,24 @@
 
 use redis::cmd;
 
-use super::{super::StoreError, RedisStore};
+use super::{
+    super::{StoreError, pins},
+    RedisParts,
+};
 
 /// How many keys are read and removed at a time.
 const AT_ONCE: usize = 500;
 
-/// Data of running gateways, which expires by itself, and trusted definitions.
+/// Data of running gateways, which expires by itself.
 const STAYS: [&str; 9] =
-    ["pins:", "rate:", "slots:", "holder:", "replicas", "secret", "session:", "lease:", "note:"];
+    ["carried", "rate:", "slots:", "holder:", "replicas", "secret", "session:", "lease:", "note:"];
+
+/// Returns whether a key belongs to the trusted definitions: their rows, or what earlier versions had.
+fn is_trust(key: &[u8]) -> bool {
+    let table = key.split(|byte| *byte == b':').nth(1).unwrap_or_default();
+    let is_row = [pins::PINS, pins::TEXTS].iter().any(|name| name.as_bytes() == table);
+    is_row || key.starts_with(b"pins:") || key == b"count:pins"
+}
 
 /// What to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,17 +30,18 @@ pub enum ForgetScope {
     Trust,
 }
 
-impl RedisStore {
-    /// Removes the replicas' data, and returns the number of removed keys. Running replicas, their sessions, and the use of
-    /// rates stay. Data stored meanwhile may stay too.
-    pub async fn forget(&self, what: ForgetScope) -> Result<usize, StoreError> {
+impl RedisParts {
+    /// See [`GatewayStore::forget_shared`](crate::GatewayStore::forget_shared).
+    pub(crate) async fn forget(&self, what: ForgetScope) -> Result<usize, StoreError> {
         let prefix = &self.prefix;
         let base = format!("{prefix}:{{{prefix}}}:");
         let others = [format!("{prefix}:value:{{"), format!("{prefix}:vector:{{")];
         let is_wanted = |key: &[u8]| match key.strip_prefix(base.as_bytes()) {
             Some(rest) => match what {
-                ForgetScope::Trust => rest.starts_with(b"pins:"),
-                ForgetScope::Kept => !STAYS.iter().any(|kind| rest.starts_with(kind.as_bytes())),
+                ForgetScope::Trust => is_trust(rest),
+                ForgetScope::Kept => {
+                    !is_trust(rest) && !STAYS.iter().any(|kind| rest.starts_with(kind.as_bytes()))
+                }
             },
             None => what == ForgetScope::Kept && others.iter().any(|other| key.starts_with(other.as_bytes())),
         };

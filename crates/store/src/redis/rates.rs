@@ -14,7 +14,7 @@ static METHODS: Methods = Methods::new(|| script(include_str!("rates.lua")));
 
 /// The rates under a prefix.
 #[derive(Debug)]
-pub(super) struct RateKeys {
+pub(crate) struct RateKeys {
     brisk: BriskLink,
     base: Arc<str>,
     clock: Clock,
@@ -26,12 +26,12 @@ impl RateKeys {
     }
 
     /// Sets how long to wait for Redis.
-    pub(super) fn wait_for(&mut self, patience: Duration) {
+    pub(crate) fn wait_for(&mut self, patience: Duration) {
         self.brisk.wait_for(patience);
     }
 
     /// Takes a call from each rate, or from none if one is used up.
-    pub(super) async fn take(&self, rates: &[&SharedRate]) -> Result<RateOutcome, StoreError> {
+    pub(crate) async fn take(&self, rates: &[&SharedRate]) -> Result<RateOutcome, StoreError> {
         let mut call = METHODS.call(&self.base, "take");
         call.arg(self.clock.ahead_ms());
         for SharedRate { name, interval, burst } in rates {

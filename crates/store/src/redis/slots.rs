@@ -30,7 +30,7 @@ const KEEP: Duration = Duration::from_secs(5);
 
 /// The slots under a prefix.
 #[derive(Debug)]
-pub(super) struct SlotKeys(Arc<Inner>);
+pub(crate) struct SlotKeys(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {

@@ -40,7 +40,7 @@ const CHECKSUM: usize = 8;
 
 /// The vectors under a prefix.
 #[derive(Debug)]
-pub(super) struct VectorKeys {
+pub(crate) struct VectorKeys {
     link: Arc<RedisLink>,
     prefix: String,
     clock: Clock,

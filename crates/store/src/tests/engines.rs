@@ -42,8 +42,8 @@ pub(crate) enum Engine {
 
 /// A gateway as the store sees it.
 pub(crate) struct Here {
-    pub store: Arc<dyn Store>,
-    pub records: Arc<dyn Records>,
+    pub store: Arc<GatewayStore>,
+    pub records: Arc<Records>,
     pub clock: Clock,
     number: u32,
 }
@@ -65,18 +65,16 @@ impl Engine {
 
     pub(crate) fn gateway_with(&self, retention: Retention, clock: &Clock) -> Here {
         let clock = clock.clone();
-        match self {
+        let (store, number) = match self {
             Self::Sqlite(folder) => {
                 let folder = Some(folder.path().to_owned());
-                let store = Arc::new(SqliteStore::new(folder, retention, clock.clone()));
+                let store = GatewayStore::in_files(folder, retention, clock.clone(), "");
                 let number = store.holder.number;
-                Here { store: store.clone(), records: store, clock, number }
+                (store, number)
             }
-            Self::Redis(server) => {
-                let store = Arc::new(store_at(server, retention, &clock));
-                Here { store: store.clone(), records: store, clock, number: 0 }
-            }
-        }
+            Self::Redis(server) => (store_at(server, retention, &clock), 0),
+        };
+        Here { records: store.records.clone(), store: Arc::new(store), clock, number }
     }
 
     /// Ends a gateway, which releases everything that it held.
@@ -91,8 +89,8 @@ impl Engine {
 }
 
 /// Returns a store at a Redis.
-pub(crate) fn store_at(redis: &RedisServer, retention: Retention, clock: &Clock) -> RedisStore {
-    let mut store = RedisStore::new(redis.address(), "nonet", Some("here"), retention, clock.clone());
+pub(crate) fn store_at(redis: &RedisServer, retention: Retention, clock: &Clock) -> GatewayStore {
+    let mut store = GatewayStore::in_redis(redis.address(), "nonet", Some("here"), retention, clock.clone());
     store.wait_for_rates(Duration::from_secs(10));
     store
 }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    ForgetScope, JobState, Lifespan, NewRecord, RecordKind, RecordQuota, Records, RedisStore, Share, Store,
+    ForgetScope, GatewayStore, JobState, Lifespan, NewRecord, RecordKind, RecordQuota, Share, Store,
     tests::engines::ROOMY,
 };
 
@@ -23,8 +23,8 @@ fn address(port: u16) -> ConnectionInfo {
     format!("redis://127.0.0.1:{port}").into_connection_info().expect("an address")
 }
 
-fn open(way: RedisTopology) -> RedisStore {
-    RedisStore::new(way, "nonet", Some("here"), ROOMY, Clock::default())
+fn open(way: RedisTopology) -> GatewayStore {
+    GatewayStore::in_redis(way, "nonet", Some("here"), ROOMY, Clock::default())
 }
 
 async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
@@ -39,9 +39,9 @@ fn share() -> Share {
     Share { of: "me".into(), bytes: u64::MAX }
 }
 
-async fn put_watch(store: &RedisStore, id: &str) -> bool {
+async fn put_watch(store: &GatewayStore, id: &str) -> bool {
     let watch = NewRecord { id: id.into(), due_ms: Some(5), ..NewRecord::new(RecordKind::Watch, json!({})) };
-    store.put(watch, RecordQuota::Refuse(99)).await.is_ok()
+    store.records.put(watch, RecordQuota::Refuse(99)).await.is_ok()
 }
 
 /// Returns three masters, which share the slots.
@@ -101,13 +101,14 @@ async fn a_redis_cluster_keeps_everything_wherever_its_slots_are() {
         vectors.offer("model", &[(hash, vec![0.5; 4].into())]).await;
         assert!(vectors.read("model", &[hash]).await[0].is_some());
     }
-    let all = open(RedisTopology::Cluster(vec![address(nodes[0].port)])).of_kind(RecordKind::Watch).await;
+    let all =
+        open(RedisTopology::Cluster(vec![address(nodes[0].port)])).records.of_kind(RecordKind::Watch).await;
     assert_eq!(all.expect("readable").len(), 3);
     let before = count(&nodes);
     assert!(before.iter().filter(|keys| **keys > 0).count() > 1, "values are on several nodes: {before:?}");
 
     let store = open(RedisTopology::Cluster(vec![address(nodes[2].port)]));
-    let removed = store.forget(ForgetScope::Kept).await.expect("removed");
+    let removed = store.forget_shared(ForgetScope::Kept).await.expect("removed");
     assert!(removed > 10, "{removed}");
     assert!(count(&nodes).iter().sum::<usize>() < 6, "only who runs is left: {:?}", count(&nodes));
 }
@@ -117,7 +118,9 @@ async fn one_node_of_a_cluster_is_not_taken_for_a_whole_redis() {
     let Some((nodes, _folder)) = cluster() else { return };
     let mut told = Vec::new();
     for node in &nodes {
-        if let Err(error) = open(RedisTopology::Node(address(node.port))).agenda(&RecordKind::ALL).await {
+        if let Err(error) =
+            open(RedisTopology::Node(address(node.port))).records.agenda(&RecordKind::ALL).await
+        {
             told.push(error.to_string());
         }
     }
@@ -161,7 +164,7 @@ async fn sentinels_name_the_node_and_after_a_failover_another_one() {
     };
     let store = open(way("guards"));
     until("the Sentinel names the node", async || put_watch(&store, "1").await).await;
-    assert!(open(way("wrong")).agenda(&RecordKind::ALL).await.is_err());
+    assert!(open(way("wrong")).records.agenda(&RecordKind::ALL).await.is_err());
     let sees_replica = || {
         let client = redis::Client::open(
             address(port).set_redis_settings(RedisConnectionInfo::default().set_password("guards")),
@@ -177,7 +180,7 @@ async fn sentinels_name_the_node_and_after_a_failover_another_one() {
 
     drop(master);
     until("the other node is the master", async || put_watch(&store, "2").await).await;
-    let due = store.due(9, &RecordKind::ALL).await.expect("readable");
+    let due = store.records.due(9, &RecordKind::ALL).await.expect("readable");
     assert_eq!(due.len(), 2, "nothing that was copied is lost");
     let kept = store.put_result("r-1", "", share(), Arc::new(json!(1))).await.expect("kept");
     assert_eq!(kept, Lifespan::AsConfigured);

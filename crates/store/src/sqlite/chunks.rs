@@ -1,22 +1,23 @@
-//! Stores a value as rows of one entry, so that neither a large value nor a large row is in memory as a whole while it is
-//! written.
+//! Stores a large value as chunks, so that neither the value nor a large row is in memory as a whole while it is written.
 
 use std::io;
 
 use rusqlite::{Transaction, params};
-use serde_json::Value;
 
-use super::sql;
+use super::{super::engine::Blob, sql};
 
 /// The size of each chunk except a value's last one.
-pub(super) const CHUNK: usize = 1 << 20;
+pub(crate) const CHUNK: usize = 1 << 20;
 
-pub(super) const READ: &str = "SELECT data FROM chunks WHERE entry = ?1 ORDER BY n";
-
-/// Writes a value as compact JSON into an entry's chunks. Returns its length in bytes.
-pub(super) fn write(transaction: &Transaction, entry: i64, value: &Value) -> rusqlite::Result<u64> {
-    let mut chunks = ChunkWriter::new(transaction, entry);
-    match serde_json::to_writer(&mut chunks, value) {
+/// Writes a value that expires at this time of the store's clock. Returns its length in bytes.
+pub(crate) fn write(
+    transaction: &Transaction,
+    name: i64,
+    until_ms: i64,
+    value: &Blob,
+) -> rusqlite::Result<u64> {
+    let mut chunks = ChunkWriter::new(transaction, name, until_ms);
+    match value.write_to(&mut chunks) {
         Ok(()) => chunks.finish(),
         Err(error) => {
             Err(chunks.failed.unwrap_or_else(|| rusqlite::Error::ToSqlConversionFailure(error.into())))
@@ -25,9 +26,10 @@ pub(super) fn write(transaction: &Transaction, entry: i64, value: &Value) -> rus
 }
 
 /// Turns bytes into rows.
-pub(super) struct ChunkWriter<'a> {
+pub(crate) struct ChunkWriter<'a> {
     transaction: &'a Transaction<'a>,
-    entry: i64,
+    name: i64,
+    until_ms: i64,
     /// How many rows were written.
     n: u64,
     unwritten: Vec<u8>,
@@ -36,20 +38,21 @@ pub(super) struct ChunkWriter<'a> {
 }
 
 impl<'a> ChunkWriter<'a> {
-    pub(super) fn new(transaction: &'a Transaction<'a>, entry: i64) -> Self {
-        Self { transaction, entry, n: 0, unwritten: Vec::new(), failed: None }
+    pub(crate) fn new(transaction: &'a Transaction<'a>, name: i64, until_ms: i64) -> Self {
+        Self { transaction, name, until_ms, n: 0, unwritten: Vec::new(), failed: None }
     }
 
     fn write_row(&mut self) -> rusqlite::Result<()> {
-        let insert = "INSERT INTO chunks (entry, n, data) VALUES (?1, ?2, ?3)";
-        self.transaction.prepare(insert)?.execute(params![self.entry, sql(self.n), self.unwritten])?;
+        let insert = "INSERT INTO chunks (entry, n, data, until_ms) VALUES (?1, ?2, ?3, ?4)";
+        let row = params![self.name, sql(self.n), self.unwritten, self.until_ms];
+        self.transaction.prepare(insert)?.execute(row)?;
         self.n += 1;
         self.unwritten.clear();
         Ok(())
     }
 
     /// Writes the rest. Returns the total length in bytes.
-    pub(super) fn finish(mut self) -> rusqlite::Result<u64> {
+    pub(crate) fn finish(mut self) -> rusqlite::Result<u64> {
         let bytes = self.n * CHUNK as u64 + self.unwritten.len() as u64;
         if !self.unwritten.is_empty() {
             self.write_row()?;
@@ -77,15 +80,15 @@ impl io::Write for ChunkWriter<'_> {
     }
 }
 
-/// Returns an entry's chunks, joined; `None` if they are not `bytes` long.
-pub(super) fn read(transaction: &Transaction, entry: i64, bytes: i64) -> rusqlite::Result<Option<Vec<u8>>> {
+/// Returns a value's chunks, joined; `None` if they are not `bytes` long.
+pub(crate) fn read(transaction: &Transaction, name: i64, bytes: i64) -> rusqlite::Result<Option<Vec<u8>>> {
     // Checked first, so that a damaged file cannot cause a large allocation. Reads no chunk.
     let sum = "SELECT coalesce(sum(length(data)), 0) FROM chunks WHERE entry = ?1";
-    let found: i64 = transaction.prepare(sum)?.query_row([entry], |row| row.get(0))?;
+    let found: i64 = transaction.prepare(sum)?.query_row([name], |row| row.get(0))?;
     let Some(length) = usize::try_from(bytes).ok().filter(|_| found == bytes) else { return Ok(None) };
     let mut joined = Vec::with_capacity(length);
-    let mut statement = transaction.prepare(READ)?;
-    let mut rows = statement.query([entry])?;
+    let mut statement = transaction.prepare("SELECT data FROM chunks WHERE entry = ?1 ORDER BY n")?;
+    let mut rows = statement.query([name])?;
     while let Some(row) = rows.next()? {
         joined.extend_from_slice(row.get_ref(0)?.as_blob()?);
     }

@@ -1,16 +1,24 @@
-//! Pins in Redis: with several replicas, with a newer Nonet, and within bounds. Their meaning is tested in the room `pins`.
+//! Pins in files and in Redis: with several gateways, with a newer Nonet, and within bounds. What they mean is tested in
+//! `nonet-servers`.
 
-use nonet_base::clock::Clock;
 use nonet_testing::RedisServer;
 use redis::Commands;
 
-use super::*;
-use crate::{
-    RedisStore, Store,
-    tests::engines::{ROOMY, store_at},
+use super::{
+    super::{
+        GatewayStore, Store,
+        tests::{
+            earlier_file,
+            engines::{ROOMY, store_at},
+            folder,
+        },
+    },
+    *,
 };
 
-fn open(server: &RedisServer) -> (RedisStore, Arc<dyn PinStore>) {
+const CONFIG: &str = "/etc/servers.toml";
+
+fn open(server: &RedisServer) -> (GatewayStore, Arc<PinStore>) {
     let store = store_at(server, ROOMY, &Clock::default());
     let pins = store.shared_pins().expect("they are shared");
     (store, pins)
@@ -30,11 +38,11 @@ fn waits(hash: &str) -> PinStep {
     PinStep::Wait { hash, text }
 }
 
-fn write(pins: &Arc<dyn PinStore>, name: &str, to: PinStep) {
+fn write(pins: &PinStore, name: &str, to: PinStep) {
     pins.write("a", &[PinWrite { kind: PinKind::Tool, name: name.into(), to }], 5).expect("written");
 }
 
-fn only(pins: &Arc<dyn PinStore>) -> Pin {
+fn only(pins: &PinStore) -> Pin {
     let mut all = pins.of_server("a").expect("readable");
     assert_eq!(all.len(), 1, "{all:?}");
     all.remove(0)
@@ -42,7 +50,10 @@ fn only(pins: &Arc<dyn PinStore>) -> Pin {
 
 /// Returns the texts in Redis, by their fields.
 fn texts(server: &RedisServer) -> Vec<String> {
-    let mut fields: Vec<String> = server.connect().hkeys("nonet:{nonet}:pins:texts:a").expect("readable");
+    let all: Vec<String> =
+        server.connect().zrange("nonet:{nonet}:of:pin_text:0::a", 0, -1).expect("readable");
+    let mut fields: Vec<String> =
+        all.iter().filter_map(|member| member.strip_prefix("pin_text:4:0::a:").map(str::to_owned)).collect();
     fields.sort();
     fields
 }
@@ -78,8 +89,7 @@ async fn what_waits_is_trusted_as_it_was_seen_only_and_texts_go_with_their_hashe
     assert_eq!((pins.waiting(9).expect("readable"), pins.count_waiting().expect("readable")), (vec![], 0));
     write(&pins, "t", PinStep::Vouch { hash: "4".into(), text: "text 4".into() });
     assert_eq!(pins.texts(&only(&pins)).expect("readable").trusted.as_deref(), Some("text 4"));
-    let bytes: u64 = server.connect().hget("nonet:{nonet}:pins:bytes", "a").expect("readable");
-    assert_eq!(bytes, 6);
+    assert_eq!(texts(&server), ["tool:t:4"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,9 +145,9 @@ async fn pins_of_a_newer_nonet_are_left_alone_and_told() {
     let Some(server) = RedisServer::start() else { return };
     let (_here, pins) = open(&server);
     write(&pins, "t", first("1"));
-    let newer = r#"{"v":2,"trusted":"5"}"#;
-    let mut redis = server.connect();
-    redis.hset::<_, _, _, ()>("nonet:{nonet}:pins:of:a", "tool:t", newer).expect("written");
+    let (key, mut redis) = ("nonet:{nonet}:record:pin:4:0::a:tool:t", server.connect());
+    redis.hset::<_, _, _, ()>(key, "v", "2").expect("written");
+    let newer: String = redis.hget(key, "body").expect("readable");
     let error = pins.of_server("a").expect_err("newer");
     assert!(matches!(error, StoreError::NewerValue { .. }), "{error}");
     for step in
@@ -145,10 +155,73 @@ async fn pins_of_a_newer_nonet_are_left_alone_and_told() {
     {
         write(&pins, "t", step);
     }
-    let value: String = redis.hget("nonet:{nonet}:pins:of:a", "tool:t").expect("readable");
-    assert_eq!(value, newer);
-    redis.hset::<_, _, _, ()>("nonet:{nonet}:pins:of:a", "tool:t", "{").expect("damaged");
+    assert_eq!(redis.hget::<_, _, String>(key, "body").expect("readable"), newer);
+    redis.hset_multiple::<_, _, _, ()>(key, &[("v", "1"), ("body", "{")]).expect("damaged");
     assert_eq!(pins.of_server("a").expect("readable"), []);
     write(&pins, "t", first("2"));
     assert_eq!(only(&pins).trusted.as_deref(), Some("2"));
+}
+
+#[test]
+fn a_file_holds_the_pins_of_each_configuration() {
+    let folder = folder();
+    let pins = PinStore::open(folder.path(), CONFIG).expect("opens");
+    write(&pins, "t", first("1"));
+    write(&pins, "t", waits("3"));
+    let seen = only(&pins);
+    let other = PinStore::open(folder.path(), "/other").expect("opens");
+    assert_eq!(other.trust(std::slice::from_ref(&seen), 6).expect("written"), 0);
+    assert_eq!(
+        (other.of_server("a").expect("readable"), other.count_waiting().expect("readable")),
+        (vec![], 0)
+    );
+    assert_eq!(pins.trust(&[seen], 6).expect("written"), 1);
+    drop((pins, other));
+    assert_eq!(super::super::trusted(folder.path()).expect("counted"), Some(1));
+    let pins = PinStore::open(folder.path(), CONFIG).expect("opens");
+    let pin = only(&pins);
+    assert_eq!((pin.trusted.as_deref(), pin.by_user, pin.waiting.as_deref()), (Some("3"), true, None));
+    let texts = pins.texts(&pin).expect("readable");
+    assert_eq!(texts, PinTexts { trusted: Some("text 3".into()), waiting: None });
+    let version = pins.version().expect("readable");
+    assert_eq!(super::super::forget_trust(folder.path()).expect("forgotten"), 1);
+    assert!(
+        pins.of_server("a").expect("readable").is_empty() && pins.version().expect("readable") != version
+    );
+}
+
+#[test]
+fn a_definition_that_comes_back_waits_no_longer() {
+    let pins = PinStore::in_memory(CONFIG).expect("opens");
+    write(&pins, "t", first("1"));
+    write(&pins, "t", waits("2"));
+    assert_eq!(pins.waiting(100).expect("readable").len(), 1);
+    write(&pins, "t", PinStep::Return);
+    assert_eq!(pins.waiting(100).expect("readable"), []);
+    write(&pins, "t", PinStep::Vouch { hash: "3".into(), text: "three".into() });
+    assert_eq!(only(&pins).trusted.as_deref(), Some("3"));
+}
+
+#[test]
+fn trust_of_earlier_versions_is_carried_over() {
+    let folder = folder();
+    let rows = "INSERT INTO pins (config, server, kind, name, trusted, trusted_text, by_user, waiting, waiting_text, since_ms, told)
+        VALUES ('/etc/servers.toml', 'a', 'tool', 't', '1', 'text 1', 1, '2', 'text 2', 9, 1),
+        ('/other', 'a', 'tool', 't', '5', NULL, 0, NULL, NULL, 8, 0)";
+    earlier_file(&folder, &formats::PINS, 1, rows);
+    let pins = PinStore::open(folder.path(), CONFIG).expect("opens");
+    let expected = Pin {
+        server: "a".into(),
+        kind: PinKind::Tool,
+        name: "t".into(),
+        trusted: Some("1".into()),
+        by_user: true,
+        waiting: Some("2".into()),
+        since_ms: 9,
+        told: true,
+    };
+    let texts = PinTexts { trusted: Some("text 1".into()), waiting: Some("text 2".into()) };
+    assert_eq!(pins.waiting(9).expect("readable"), [(expected, texts)]);
+    let other = PinStore::open(folder.path(), "/other").expect("opens");
+    assert_eq!((only(&other).trusted.as_deref(), only(&other).by_user), (Some("5"), false));
 }
