@@ -103,8 +103,8 @@ pub(super) fn approvals(file: &Path) -> anyhow::Result<Approvals> {
     let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
     let cluster = super::cluster_of(file)?;
     let place = gateway::place_in_store(file, cluster.as_ref());
-    let (_, records) = gateway::open_store(cluster.as_ref(), store::folder(), retention, &clock, &place);
-    Ok(Approvals::new(records, clock, &place))
+    let store = gateway::open_store(cluster.as_ref(), store::folder(), retention, &clock, &place);
+    Ok(Approvals::new(store.records, clock, &place))
 }
 
 /// Returns the word for a verdict that a question in a chat accepts.

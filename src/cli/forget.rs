@@ -8,7 +8,7 @@ use nonet_base::clock::Clock;
 use nonet_config::ClusterSettings;
 use nonet_core as gateway;
 use nonet_sandbox as sandbox;
-use nonet_store::{self as store, ForgetCount, ForgetScope, ForgetTarget, PinsDb, Retention, Store};
+use nonet_store::{self as store, ForgetCount, ForgetScope, ForgetTarget, Retention, Store};
 
 use super::{FAILED, OK, found, setup::agree, show};
 
@@ -122,7 +122,7 @@ pub(super) async fn run(args: &ForgetArgs, config: Option<&Path>) -> anyhow::Res
     };
     say!("In {}:", folder.display());
     match args.trust {
-        true => say!("  trust     in {}", show::count(trusted(&folder)? as u64, "definition")),
+        true => say!("  trust     in {}", show::count(store::trusted(&folder)?.unwrap_or_default() as u64, "definition")),
         false => {
             for part in what {
                 let name = part.to_possible_value().map(|value| value.get_name().to_string());
@@ -168,15 +168,10 @@ fn is_agreed() -> anyhow::Result<bool> {
     agree("Delete this for good?", false, &mut io::stdin().lock(), &mut io::stderr())
 }
 
-fn trusted(folder: &Path) -> anyhow::Result<usize> {
-    Ok(if PinsDb::exists(folder) { PinsDb::open(folder)?.count()? } else { 0 })
-}
-
 fn forget_trust(folder: &Path) -> anyhow::Result<()> {
-    let pins = if PinsDb::exists(folder) { PinsDb::open(folder)?.forget()? } else { 0 };
     say!(
         "deleted the trust in {}; what servers list next is trusted at first sight",
-        show::count(pins as u64, "definition")
+        show::count(store::forget_trust(folder)? as u64, "definition")
     );
     Ok(())
 }
@@ -186,7 +181,7 @@ fn forget_kept(folder: &Path, what: &[KeptPart]) -> anyhow::Result<()> {
         part.delete(folder)?;
     }
     say!("Deleted.");
-    if PinsDb::exists(folder) {
+    if store::trusted(folder)?.is_some() {
         say!("kept the trust in servers' definitions; `nonet forget --trust` deletes it");
     }
     Ok(())
@@ -198,7 +193,7 @@ async fn forget_shared(cluster: &ClusterSettings, trust: bool) -> anyhow::Result
     let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
     let store = gateway::open_redis(cluster, retention, Clock::default());
     let what = if trust { ForgetScope::Trust } else { ForgetScope::Kept };
-    let removed = store.forget(what).await?;
+    let removed = store.forget_shared(what).await?;
     let at = store.shared().map_or_else(String::new, |shared| shared.at);
     say!("deleted {} of `{}` from Redis at {at}", show::count(removed as u64, "key"), cluster.prefix);
     if !trust {

@@ -16,7 +16,7 @@ use nonet_base::clock::Clock;
 use nonet_config::shell;
 use nonet_core as gateway;
 use nonet_servers::pins::{Pins, WaitingPin, plain};
-use nonet_store::{self as store, Pin, Retention};
+use nonet_store::{self as store, Pin, Retention, Store};
 use serde_json::{Value, json};
 
 pub(super) use self::lock::run as lock;
@@ -78,7 +78,7 @@ async fn with_pins<T: Send + 'static>(
     let pins = Pins::new(state.clone(), &place, Clock::default());
     // This command does not touch results.
     let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
-    let (store, _) = gateway::open_store(cluster.as_ref(), state, retention, &Clock::default(), &place);
+    let store = gateway::open_store(cluster.as_ref(), state, retention, &Clock::default(), &place);
     let pins = pins.sharing(store.shared_pins());
     // Access to pins blocks.
     let done = tokio::task::spawn_blocking(move || work(&pins)).await?;

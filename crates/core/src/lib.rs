@@ -78,7 +78,7 @@ use nonet_state::{
     snapshot::Snapshot,
     world::WorldChanges,
 };
-use nonet_store::{Records, RedisStore, RedisTopology, Retention, SqliteStore, Store};
+use nonet_store::{GatewayStore, RedisTopology, Retention, Store};
 use parking_lot::Mutex;
 
 pub use absent::NEEDS_CONFIG;
@@ -184,8 +184,9 @@ impl Gateway {
         let place = place_of(&config.file);
         let pins = Pins::new(options.state.clone().filter(|_| !options.is_trial), &place, clock.clone());
         let in_store = place_in_store(&config.file, config.cluster.as_ref());
-        let (store, records) =
+        let store =
             open_store(config.cluster.as_ref(), options.state.clone(), retention, &clock, &in_store);
+        let (records, store): (_, Arc<dyn Store>) = (store.records.clone(), Arc::new(store));
         let around = Arc::new(ConnectionContext {
             guard: ProcessGuard::new(options.executable),
             vault: options.state.as_deref().map(Vault::in_state),
@@ -316,7 +317,7 @@ impl Gateway {
 }
 
 /// Opens the store that replicas share.
-pub fn open_redis(cluster: &ClusterSettings, retention: Retention, clock: Clock) -> RedisStore {
+pub fn open_redis(cluster: &ClusterSettings, retention: Retention, clock: Clock) -> GatewayStore {
     let mut nodes = cluster.redis.connections();
     let way = match (&cluster.sentinel, &cluster.redis) {
         (Some(master), _) => RedisTopology::Sentinel {
@@ -327,7 +328,7 @@ pub fn open_redis(cluster: &ClusterSettings, retention: Retention, clock: Clock)
         (None, RedisAddresses::One(_)) => RedisTopology::Node(nodes.remove(0)),
         (None, RedisAddresses::Several(_)) => RedisTopology::Cluster(nodes),
     };
-    RedisStore::new(way, &cluster.prefix, cluster.name.as_deref(), retention, clock)
+    GatewayStore::in_redis(way, &cluster.prefix, cluster.name.as_deref(), retention, clock)
 }
 
 /// Opens the store: the Redis of the replicas, or a file on disk. Neither connects nor touches a file. `place`
@@ -338,16 +339,10 @@ pub fn open_store(
     retention: Retention,
     clock: &Clock,
     place: &str,
-) -> (Arc<dyn Store>, Arc<dyn Records>) {
+) -> GatewayStore {
     match cluster {
-        Some(cluster) => {
-            let store = Arc::new(open_redis(cluster, retention, clock.clone()));
-            (store.clone(), store)
-        }
-        None => {
-            let store = Arc::new(SqliteStore::new(state, retention, clock.clone()).of_config(place));
-            (store.clone(), store)
-        }
+        Some(cluster) => open_redis(cluster, retention, clock.clone()),
+        None => GatewayStore::in_files(state, retention, clock.clone(), place),
     }
 }
 

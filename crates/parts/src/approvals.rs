@@ -84,7 +84,7 @@ pub struct WaitingApproval {
 /// The waiting approvals of one configuration.
 #[derive(Debug)]
 pub struct Approvals {
-    records: Arc<dyn Records>,
+    records: Arc<Records>,
     clock: Clock,
     config: String,
     /// Different for each process, because each process numbers its own sessions.
@@ -145,7 +145,7 @@ impl WaitingApproval {
 
 impl Approvals {
     /// Opens the approvals of a configuration, which is identified by its path.
-    pub fn new(records: Arc<dyn Records>, clock: Clock, config: &str) -> Self {
+    pub fn new(records: Arc<Records>, clock: Clock, config: &str) -> Self {
         let nonce = uuid::Uuid::new_v4().simple().to_string();
         Self { records, clock, config: config.into(), nonce, decided: Notify::new() }
     }
@@ -270,12 +270,12 @@ impl Approvals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nonet_store::{Retention, SqliteStore};
+    use nonet_store::{GatewayStore, Retention};
 
     fn approvals(clock: &Clock, config: &str) -> Approvals {
         let retention = Retention { bytes: 1_000, age: Duration::MAX };
-        let records = SqliteStore::new(None, retention, clock.clone());
-        Approvals::new(Arc::new(records), clock.clone(), config)
+        let store = GatewayStore::in_files(None, retention, clock.clone(), "");
+        Approvals::new(store.records, clock.clone(), config)
     }
 
     fn asked(key: &str) -> ApprovalQuestion {

@@ -24,13 +24,13 @@ mod testing {
     use std::time::Duration;
 
     use nonet_base::clock::Clock;
-    use nonet_store::{RedisStore, Retention};
+    use nonet_store::{GatewayStore, Retention};
     use nonet_testing::RedisServer;
 
     /// Returns a store at a Redis.
-    pub(crate) fn store_at(redis: &RedisServer, clock: &Clock) -> RedisStore {
+    pub(crate) fn store_at(redis: &RedisServer, clock: &Clock) -> GatewayStore {
         let mut store =
-            RedisStore::new(redis.address(), "nonet", Some("here"), Retention::ROOMY, clock.clone());
+            GatewayStore::in_redis(redis.address(), "nonet", Some("here"), Retention::ROOMY, clock.clone());
         store.wait_for_rates(Duration::from_secs(10));
         store
     }

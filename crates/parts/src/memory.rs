@@ -29,7 +29,7 @@ const MOST_IN_MEMORY: usize = 2 * MOST_FACTS;
 /// Facts, goals and tasks.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    records: Arc<dyn Records>,
+    records: Arc<Records>,
     clock: Clock,
     settings: Settings,
     tasks: TaskTracker,
@@ -41,7 +41,7 @@ pub struct Memory {
 impl Memory {
     /// Creates a memory over a store. One of `tasks` per owner makes vectors, until `stop`.
     pub fn new(
-        records: Arc<dyn Records>,
+        records: Arc<Records>,
         clock: Clock,
         embedder: &Settings,
         tasks: TaskTracker,

@@ -253,7 +253,7 @@ mod tests {
 
     use nonet_base::clock::Clock;
     use nonet_config as config;
-    use nonet_store::{Retention, SqliteStore};
+    use nonet_store::{GatewayStore, Retention};
     use nonet_testing::RedisServer;
 
     use super::*;
@@ -272,7 +272,7 @@ mod tests {
 
     /// Counts a call without shared rates.
     fn take(rates: &Rates, call: &RatedCall<'_>) -> Result<(), RateExceeded> {
-        let store = SqliteStore::new(None, Retention::ROOMY, Clock::default());
+        let store = GatewayStore::in_files(None, Retention::ROOMY, Clock::default(), "");
         rates.take(call, &store).now_or_never().expect("there is nothing to wait for")
     }
 

@@ -18,7 +18,7 @@ use std::{
 
 use nonet_base::{clock::Clock, json::set_member};
 use nonet_config::{NewServers, OnChange};
-use nonet_store::{OpenDb, Pin, PinKind, PinStep, PinStore, PinWrite, PinsDb, StoreError};
+use nonet_store::{OpenDb, Pin, PinKind, PinStep, PinStore, PinWrite, StoreError};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
@@ -157,8 +157,8 @@ pub struct Pins {
     config: String,
     lock: PathBuf,
     /// The pins shared by all replicas; if absent, a file in the folder holds the pins.
-    shared: Option<Arc<dyn PinStore>>,
-    db: OpenDb<dyn PinStore>,
+    shared: Option<Arc<PinStore>>,
+    db: OpenDb<PinStore>,
     /// The shared pins as last read, used while they cannot be read.
     last_read: Mutex<HashMap<Arc<str>, ServerPins>>,
     last_version: AtomicI64,
@@ -225,22 +225,21 @@ impl Pins {
 
     /// Returns these pins with the shared ones of all replicas, if given, in place of the folder's.
     #[must_use]
-    pub fn sharing(mut self, shared: Option<Arc<dyn PinStore>>) -> Self {
+    pub fn sharing(mut self, shared: Option<Arc<PinStore>>) -> Self {
         self.shared = shared;
         self
     }
 
-    fn db(&self) -> Option<Arc<dyn PinStore>> {
+    fn db(&self) -> Option<Arc<PinStore>> {
         let open = || {
             // What is known of a file that was removed says nothing about the new one.
             self.revision.fetch_add(1, Ordering::AcqRel);
             if let Some(shared) = &self.shared {
                 return Some(shared.clone());
             }
-            let kept = |db: PinsDb| -> Arc<dyn PinStore> { Arc::new(db.of_config(&self.config)) };
             if let Some(folder) = &self.folder {
-                match PinsDb::open(folder) {
-                    Ok(db) => return Some(kept(db)),
+                match PinStore::open(folder, &self.config) {
+                    Ok(db) => return Some(Arc::new(db)),
                     Err(error) => {
                         self.is_lost.store(true, Ordering::Release);
                         tracing::error!(%error, "pins cannot be read: where changes are held, every definition is held");
@@ -248,7 +247,7 @@ impl Pins {
                 }
             }
             let failed = |error: &_| tracing::error!(%error, "definitions cannot be pinned");
-            PinsDb::in_memory().inspect_err(failed).ok().map(kept)
+            PinStore::in_memory(&self.config).inspect_err(failed).ok().map(Arc::new)
         };
         self.db.get(open)
     }

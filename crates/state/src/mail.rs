@@ -42,7 +42,7 @@ const LOST: &str = "lost";
 /// The notices that must arrive.
 #[derive(Debug)]
 pub struct Mail {
-    records: Arc<dyn Records>,
+    records: Arc<Records>,
     /// Sends notices to people.
     outward: NoticeDelivery,
     life: Lifetime,
@@ -104,7 +104,7 @@ enum WriteJob {
 
 impl Mail {
     /// Creates the mail of a gateway, with nothing in it.
-    pub fn new(records: Arc<dyn Records>, outward: NoticeDelivery, life: Lifetime) -> Arc<Self> {
+    pub fn new(records: Arc<Records>, outward: NoticeDelivery, life: Lifetime) -> Arc<Self> {
         let (waiting, known, writer) = (Mutex::default(), OnceCell::new(), OnceLock::new());
         Arc::new(Self {
             records,
@@ -291,7 +291,7 @@ impl Mail {
 }
 
 /// Carries out the writes in order. Writes that are queued when the gateway stops are still carried out.
-async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<WriteJob>, life: Lifetime) {
+async fn keep(records: Arc<Records>, mut queue: mpsc::Receiver<WriteJob>, life: Lifetime) {
     let mut unwritten = WriteBacklog::default();
     loop {
         let next = tokio::select! {
@@ -349,7 +349,7 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<WriteJob>, li
 }
 
 /// Stores a notice and counts the notices that were dropped for it.
-async fn put(records: &dyn Records, record: NewRecord) -> Result<(), StoreError> {
+async fn put(records: &Records, record: NewRecord) -> Result<(), StoreError> {
     let owner = record.owner.clone();
     let dropped = records.put(record, RecordQuota::DropOldest(MOST_NOTICES)).await?.unwrap_or_default();
     if dropped == 0 {
@@ -373,15 +373,15 @@ async fn put(records: &dyn Records, record: NewRecord) -> Result<(), StoreError>
 mod tests {
     use super::*;
     use nonet_base::clock::Clock;
-    use nonet_store::{Retention, SqliteStore};
+    use nonet_store::{GatewayStore, Retention};
 
     /// How long everything that was posted may take to arrive.
     const LIMIT: Duration = Duration::from_secs(60);
 
     fn mail(folder: &tempfile::TempDir) -> Arc<Mail> {
         let retention = Retention { bytes: 1 << 20, age: Duration::MAX };
-        let store = SqliteStore::new(Some(folder.path().into()), retention, Clock::default());
-        Mail::new(Arc::new(store), NoticeDelivery::closed(), Lifetime::default())
+        let store = GatewayStore::in_files(Some(folder.path().into()), retention, Clock::default(), "");
+        Mail::new(store.records, NoticeDelivery::closed(), Lifetime::default())
     }
 
     fn session(mail: &Arc<Mail>, profile: Option<&str>) -> Arc<Session> {

@@ -120,13 +120,13 @@ mod tests {
     use nonet_base::clock::Clock;
     use nonet_config::ValueSources;
     use nonet_servers::downstream::ConnectionContext;
-    use nonet_store::{Retention, SqliteStore};
+    use nonet_store::{GatewayStore, Retention};
 
     #[test]
     fn sessions_end_with_their_last_owner() {
         let retention = Retention { bytes: 0, age: std::time::Duration::ZERO };
-        let store = SqliteStore::new(None, retention, Clock::default());
-        let mail = mail::Mail::new(Arc::new(store), NoticeDelivery::closed(), Lifetime::default());
+        let store = GatewayStore::in_files(None, retention, Clock::default(), "");
+        let mail = mail::Mail::new(store.records, NoticeDelivery::closed(), Lifetime::default());
         let around = Arc::new(ConnectionContext::without_guard());
         let config = nonet_config::parse("", Path::new("f"), ValueSources::NONE).expect("it is usable");
         let servers = Servers::new(config.config, around, Default::default(), Lifetime::default());

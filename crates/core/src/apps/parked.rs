@@ -67,7 +67,7 @@ const MAX_PARTS: usize = 10_000;
 /// The workflows that wait for the user.
 #[derive(Debug)]
 pub(crate) struct ParkedFlows {
-    records: Arc<dyn Records>,
+    records: Arc<Records>,
     clock: Clock,
 }
 
@@ -167,7 +167,7 @@ impl<'a> Token<'a> {
 }
 
 impl ParkedFlows {
-    pub(crate) fn new(records: Arc<dyn Records>, clock: Clock) -> Self {
+    pub(crate) fn new(records: Arc<Records>, clock: Clock) -> Self {
         Self { records, clock }
     }
 
@@ -511,7 +511,7 @@ fn is_over(place: &str, ended: &[ParkedStep]) -> bool {
 
 /// Stores a finished part of a run. If this write fails, the run still continues; the call is repeated only if the run is
 /// cut off.
-async fn keep_part(records: &dyn Records, id: &str, place: String, body: Value) {
+async fn keep_part(records: &Records, id: &str, place: String, body: Value) {
     // The owner of a part is its record.
     let part =
         NewRecord { owner: id.into(), id: place, held: false, ..NewRecord::new(RecordKind::Parked, body) };

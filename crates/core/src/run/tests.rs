@@ -4,7 +4,7 @@ use futures::FutureExt;
 use nonet_base::clock::Clock;
 use nonet_config::{ClientLimits, Quotas};
 use nonet_parts::quotas::{Account, QuotaExceeded};
-use nonet_store::{JobState, Retention, SqliteStore, Store};
+use nonet_store::{GatewayStore, JobState, Retention, Store};
 use serde_json::Value;
 
 use super::*;
@@ -12,9 +12,9 @@ use nonet_state::session::Session;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-fn store() -> Arc<SqliteStore> {
+fn store() -> Arc<GatewayStore> {
     let retention = Retention { bytes: 1 << 20, age: HOUR };
-    Arc::new(SqliteStore::new(None, retention, Clock::default()))
+    Arc::new(GatewayStore::in_files(None, retention, Clock::default(), ""))
 }
 
 fn jobs() -> Jobs {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nonet_search::Outcome;
-use nonet_store::{JobRow, KeptCounts, Lifespan, Retention, Share, SqliteStore, StoreFuture};
+use nonet_store::{GatewayStore, JobRow, KeptCounts, Lifespan, Retention, Share, StoreFuture};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -20,7 +20,7 @@ struct Run {
 fn run(folder: &TempDir) -> Run {
     let retention = Retention { bytes: 1 << 20, age: Duration::from_secs(3_600) };
     let clock = Clock::default();
-    let store = SqliteStore::new(Some(folder.path().to_owned()), retention, clock.clone());
+    let store = GatewayStore::in_files(Some(folder.path().to_owned()), retention, clock.clone(), "");
     of_store(Some(Arc::new(store)), clock)
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use nonet_config::Quotas;
 use nonet_search::Outcome;
-use nonet_store::{KeptCounts, NamedFigures, Retention, SqliteStore, StoreFuture};
+use nonet_store::{GatewayStore, KeptCounts, NamedFigures, Retention, StoreFuture};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -12,9 +12,9 @@ use super::*;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-fn store(folder: Option<&TempDir>, clock: &Clock) -> Arc<SqliteStore> {
+fn store(folder: Option<&TempDir>, clock: &Clock) -> Arc<GatewayStore> {
     let folder = folder.map(|folder| folder.path().to_owned());
-    Arc::new(SqliteStore::new(folder, Retention { bytes: 1 << 20, age: HOUR }, clock.clone()))
+    Arc::new(GatewayStore::in_files(folder, Retention { bytes: 1 << 20, age: HOUR }, clock.clone(), ""))
 }
 
 fn jobs() -> Jobs {
@@ -288,7 +288,7 @@ fn another_run_knows_what_ended_and_what_was_lost() {
 /// A store that is slow or fails.
 #[derive(Debug)]
 struct UnreliableStore {
-    store: Arc<SqliteStore>,
+    store: Arc<GatewayStore>,
     takes: Duration,
     fails: bool,
 }

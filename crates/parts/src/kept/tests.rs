@@ -1,7 +1,7 @@
 //! Who sees which results, for how long, and in which form.
 
 use nonet_base::clock::Clock;
-use nonet_store::{Retention, SqliteStore};
+use nonet_store::{GatewayStore, Retention};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ const BUDGET: usize = 10_000;
 fn open(folder: Option<&TempDir>, clock: &Clock, bytes: u64) -> KeptResults {
     let folder = folder.map(|folder| folder.path().to_owned());
     let store: Arc<dyn Store> =
-        Arc::new(SqliteStore::new(folder, Retention { bytes, age: HOUR }, clock.clone()));
+        Arc::new(GatewayStore::in_files(folder, Retention { bytes, age: HOUR }, clock.clone(), ""));
     let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
     KeptResults::new(store, jobs, Selector::new(None))
 }

@@ -1,7 +1,7 @@
 //! Which call counts for which search, for how long, and what survives a run.
 
 use nonet_search::{Signals, outcomes::LIFETIME_S};
-use nonet_store::{Retention, SqliteStore};
+use nonet_store::{GatewayStore, Retention};
 use nonet_testing::RedisServer;
 use tempfile::TempDir;
 
@@ -13,7 +13,7 @@ const TOOLS: [&str; 3] = ["desk.one", "desk.two", "desk.six"];
 async fn learning(folder: Option<&TempDir>, clock: &Clock, tasks: &TaskTracker) -> Learning {
     let retention = Retention { bytes: 1 << 20, age: Duration::from_secs(3_600) };
     let folder = folder.map(|folder| folder.path().to_owned());
-    let store = Arc::new(SqliteStore::new(folder, retention, clock.clone()));
+    let store = Arc::new(GatewayStore::in_files(folder, retention, clock.clone(), ""));
     let learning = Learning::new(store, clock.clone(), tasks.clone(), CancellationToken::new());
     learning.recall().await;
     learning
@@ -130,7 +130,7 @@ async fn outcomes_outlive_the_run_and_fade() {
 async fn nothing_is_learned_before_it_was_recalled() {
     let clock = Clock::default();
     let retention = Retention { bytes: 1, age: Duration::ZERO };
-    let store = Arc::new(SqliteStore::new(None, retention, clock.clone()));
+    let store = Arc::new(GatewayStore::in_files(None, retention, clock.clone(), ""));
     let learning = Learning::new(store, clock, TaskTracker::new(), CancellationToken::new());
     let searches = RecentSearches::default();
     search(&searches, "papers quarter", [0.9, 0.8, 0.2]);

@@ -99,7 +99,7 @@ impl Shelf {
     /// Returns the facts as currently stored, with the stored vectors of this embedder's model.
     pub(super) async fn current(
         &self,
-        records: &dyn Records,
+        records: &Records,
         embedder: Option<&Embedder>,
     ) -> Result<LockedFacts<'_>, StoreError> {
         let mut state = self.state.lock().await;
@@ -141,7 +141,7 @@ impl Shelf {
     }
 
     /// Updates the index, and makes the missing vectors.
-    pub(super) async fn catch_up(&self, records: &dyn Records, embedder: Option<&Embedder>) {
+    pub(super) async fn catch_up(&self, records: &Records, embedder: Option<&Embedder>) {
         let done = UpdateGuard(&self.catching_up);
         let mut refused = HashSet::new();
         loop {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nonet_store::{NewRecord, RecordKind, RecordQuota, Retention, SqliteStore};
+use nonet_store::{GatewayStore, NewRecord, RecordKind, RecordQuota, Retention};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -12,8 +12,8 @@ fn open(folder: Option<&TempDir>) -> Memory {
     let clock = Clock::default();
     let retention = Retention { bytes: 1 << 20, age: Duration::from_secs(3_600) };
     let folder = folder.map(|folder| folder.path().to_owned());
-    let store = Arc::new(SqliteStore::new(folder, retention, clock.clone()));
-    Memory::new(store, clock, &Settings::default(), TaskTracker::default(), CancellationToken::default())
+    let records = GatewayStore::in_files(folder, retention, clock.clone(), "").records;
+    Memory::new(records, clock, &Settings::default(), TaskTracker::default(), CancellationToken::default())
 }
 
 async fn remember(memory: &Memory, content: &str, tags: &[&str]) -> (String, bool, Vec<Arc<str>>) {

@@ -1,6 +1,6 @@
 use std::fs;
 
-use nonet_store::{RedisStore, Retention, Store};
+use nonet_store::{GatewayStore, Retention, Store};
 use nonet_testing::RedisServer;
 
 use super::*;
@@ -40,8 +40,8 @@ fn description(checked: &CheckedListing, name: &str) -> String {
 }
 
 /// Returns a store at a Redis.
-fn store_at(redis: &RedisServer) -> RedisStore {
-    RedisStore::new(redis.address(), "nonet", Some("here"), Retention::ROOMY, Clock::default())
+fn store_at(redis: &RedisServer) -> GatewayStore {
+    GatewayStore::in_redis(redis.address(), "nonet", Some("here"), Retention::ROOMY, Clock::default())
 }
 
 struct Place {

@@ -22,7 +22,7 @@ use crate::graph::{ActionResult, Journal};
 /// The record of a continued workflow. If it is dropped before the end, the next holder of the token may continue.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
-    pub(super) records: Arc<dyn Records>,
+    pub(super) records: Arc<Records>,
     pub(super) owner: String,
     pub(super) id: String,
     /// How many questions were answered before the last one.
@@ -91,7 +91,7 @@ impl Drop for Checkpoints {
     }
 }
 
-async fn free(records: &dyn Records, owner: &str, id: &str) {
+async fn free(records: &Records, owner: &str, id: &str) {
     if let Err(error) = records.free(RecordKind::Parked, owner, vec![id.into()]).await {
         tracing::warn!(%error, "the state of an app was not released for another gateway");
     }

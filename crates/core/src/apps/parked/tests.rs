@@ -1,12 +1,12 @@
 //! Which state of parked workflows is kept, for how long, and for whom.
 
-use nonet_store::{Retention, SqliteStore};
+use nonet_store::{GatewayStore, Retention};
 
 use super::*;
 
 fn parked(clock: &Clock) -> ParkedFlows {
     let retention = Retention { bytes: 1 << 20, age: AGE };
-    ParkedFlows::new(Arc::new(SqliteStore::new(None, retention, clock.clone())), clock.clone())
+    ParkedFlows::new(GatewayStore::in_files(None, retention, clock.clone(), "").records, clock.clone())
 }
 
 fn flow() -> ParkedFlow {
