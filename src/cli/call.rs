@@ -178,7 +178,9 @@ async fn is_approved(fault: &Value, desk: &QuestionDesk<'_>) -> Result<Option<bo
         None => OtherGateways::look(file).await,
     };
     let question = match (gateway, &elsewhere) {
-        (Some(gateway), _) => gateway.user_questions().into_iter().find(|one| one["token"] == token),
+        (Some(gateway), _) => {
+            gateway.asking.questions.open_ones().into_iter().find(|one| one["token"] == token)
+        }
         (None, Some(elsewhere)) => elsewhere.question(token).cloned(),
         (None, None) => None,
     };

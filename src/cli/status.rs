@@ -4,7 +4,6 @@ use std::{path::Path, time::Duration};
 
 use nonet_base::json::set_member;
 use nonet_core::{
-    NEEDS_CONFIG,
     inquiry::{CLIENT, Inquiry},
     status::ServerStatus,
 };
@@ -143,12 +142,7 @@ fn last_known(found: &FoundFile, profile: Option<&str>, as_json: bool) -> anyhow
             ..ServerStatus::default()
         }
     });
-    let needing = left_out.iter().map(|(name, left_out)| ServerStatus {
-        name: name.as_str().into(),
-        state: NEEDS_CONFIG,
-        last_error: Some(left_out.why()),
-        ..ServerStatus::default()
-    });
+    let needing = left_out.iter().map(|(name, left_out)| ServerStatus::left_out(name, left_out));
     let servers: Vec<ServerStatus> = servers.chain(needing).collect();
     let file = std::path::absolute(&found.path).unwrap_or_else(|_| found.path.clone());
     Ok(Some(json!({ "running": false, "file": file, "servers": servers, "disabled": disabled })))

@@ -327,7 +327,7 @@ async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
                     "definitions": definitions,
                     "total": total,
                     "questions": gateway.asking.page_questions.waiting(),
-                    "client_questions": gateway.user_questions(),
+                    "client_questions": gateway.asking.questions.open_ones(),
                 }),
             )
         }

@@ -53,13 +53,8 @@ impl Gate {
 
     /// Returns the left-out servers as `gateway.status` shows them.
     pub(super) fn left_out_status(&self) -> impl Iterator<Item = ServerStatus> {
-        self.left_out().map(|(name, left_out)| ServerStatus {
-            name: name.as_str().into(),
-            state: NEEDS_CONFIG,
-            tools: Some(0),
-            last_error: Some(left_out.why()),
-            ..ServerStatus::default()
-        })
+        self.left_out()
+            .map(|(name, left_out)| ServerStatus { tools: Some(0), ..ServerStatus::left_out(name, left_out) })
     }
 
     /// Explains how to add the first server; `None` if the configuration already offers a server, skills or apps.

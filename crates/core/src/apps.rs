@@ -225,34 +225,27 @@ impl Apps {
         }
         let given = arguments.app_id.map(|id| own_id(&self.servers.config(), &id));
         let arguments = AppArguments { app_id: given.clone(), ..arguments };
-        let answer = self.call_filled_app(caller, arguments).await?;
+        let arguments = self.filled(caller, arguments).await?;
+        let answer = self.run_app(caller, arguments).await?;
         if let Some(id) = given.filter(|_| !is_error(&answer)) {
             self.observing.guided(caller, EntryKind::App, &id);
         }
         Ok(answer)
     }
 
-    /// Runs an app after inserting the kept results that its input refers to.
-    async fn call_filled_app(
-        self: &Arc<Self>,
-        caller: &Caller,
-        arguments: AppArguments,
-    ) -> Result<Value, Interrupt> {
+    /// Inserts the kept results that an app's input refers to.
+    async fn filled(&self, caller: &Caller, arguments: AppArguments) -> Result<AppArguments, Fault> {
         let filled = match self.keeping.kept.fill(&caller.owner(), &arguments.input).await {
-            Ok(filled) => filled,
+            Ok(Some(filled)) => filled,
+            Ok(None) => return Ok(arguments),
             Err(fault) => {
-                let id = arguments.app_id.as_deref().unwrap_or_default();
-                if let Some(call) = self.observing.audit_app(
-                    caller,
-                    &nonet_text::name::full_name(nonet_servers::catalog::APPS, id),
-                    &arguments.input,
-                ) {
+                let name = name::full_name(APPS, arguments.app_id.as_deref().unwrap_or_default());
+                if let Some(call) = self.observing.audit_app(caller, &name, &arguments.input) {
                     let _ = call.end(fault.code.as_str()).await;
                 }
-                return Err(fault.into());
+                return Err(fault);
             }
         };
-        let Some(filled) = filled else { return self.run_app(caller, arguments).await };
         let config = self.servers.config();
         let app = arguments.app_id.as_deref().and_then(|id| config.apps.get(id.trim()));
         let (input, changes) = match app.and_then(|app| app.input_schema.clone()) {
@@ -263,33 +256,28 @@ impl Apps {
             let app = &arguments.app_id;
             caller.session.notify(json!({ "kind": "input_repaired", "app": app, "changes": changes }));
         }
-        self.run_app(caller, AppArguments { input, ..arguments }).await
+        Ok(AppArguments { input, ..arguments })
     }
 
-    /// Runs an app, or lists all apps. Expects kept results to be inserted in the input already. Boxed, because an app
-    /// may run inside another app.
+    /// Runs an app with its own line in the audit log, beside the lines of its calls, or lists all apps. Expects kept
+    /// results to be inserted in the input already. Boxed, because an app may run inside another app.
     pub(super) fn run_app<'a>(
         self: &'a Arc<Self>,
         caller: &'a Caller,
         arguments: AppArguments,
     ) -> BoxFuture<'a, Result<Value, Interrupt>> {
-        self.run_audited_app(caller, arguments).boxed()
-    }
-
-    /// Runs an app with its own line in the audit log, beside the lines of its calls.
-    async fn run_audited_app(
-        self: &Arc<Self>,
-        caller: &Caller,
-        arguments: AppArguments,
-    ) -> Result<Value, Interrupt> {
-        let id = arguments.app_id.as_deref().map(str::trim).filter(|id| !id.is_empty());
-        let call =
-            id.and_then(|id| self.observing.audit_app(caller, &name::full_name(APPS, id), &arguments.input));
-        let answer = self.run_one_app(caller, arguments).await;
-        if let Some(call) = call {
-            Observing::end_audited(call, outcome_of(&answer)).await?;
-        }
-        answer
+        let run = async move {
+            let id = arguments.app_id.as_deref().map(str::trim).filter(|id| !id.is_empty());
+            let call = id.and_then(|id| {
+                self.observing.audit_app(caller, &name::full_name(APPS, id), &arguments.input)
+            });
+            let answer = self.run_one_app(caller, arguments).await;
+            if let Some(call) = call {
+                Observing::end_audited(call, outcome_of(&answer)).await?;
+            }
+            answer
+        };
+        run.boxed()
     }
 
     async fn run_one_app(

@@ -484,7 +484,7 @@ impl Questions {
     }
 
     /// Returns the open questions of all clients, oldest first, for the user outside of the chat.
-    pub(super) fn open_ones(&self) -> Vec<Value> {
+    pub fn open_ones(&self) -> Vec<Value> {
         let mut open: Vec<(Instant, Value)> = self
             .open
             .iter()

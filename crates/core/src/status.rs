@@ -4,13 +4,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use nonet_base::clock::millis;
+use nonet_config::UnusableEntry;
 use nonet_parts::{audit::AuditStatus, metrics::Latency, rates::ShownRate};
 use nonet_servers::downstream::{BreakerStatus, Connection, ConnectionState, Era, Remedy, likely_cause};
 use nonet_store::SharedStore;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Gateway;
+use super::{Gateway, NEEDS_CONFIG};
 use crate::gate::Gate;
 use nonet_state::session::Caller;
 
@@ -146,6 +147,12 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl ServerStatus {
+    /// Returns the status of a server that a configuration leaves out.
+    pub fn left_out(name: &str, left_out: &UnusableEntry) -> Self {
+        let last_error = Some(left_out.why());
+        Self { name: name.into(), state: NEEDS_CONFIG, last_error, ..Self::default() }
+    }
+
     fn of(connection: &Connection) -> Self {
         let state = connection.state();
         let status = Self {
@@ -176,32 +183,30 @@ impl ServerStatus {
     }
 }
 
-impl Gateway {
-    /// Returns the status of the connected servers that a caller may see, by name.
-    fn server_statuses(&self, gate: &Gate) -> Vec<(ServerStatus, Arc<Connection>)> {
-        let visible = gate.world.connections.iter().filter(|(name, _)| gate.sees(name));
-        visible
-            .map(|(name, connection)| {
-                let tools = gate.catalog().servers().get(name).map_or(0, |entry| entry.tools.len());
-                let (tools, restarts) = (Some(tools), self.observing.metrics.restarts(name));
-                let runs_at = self.runs_at(connection);
-                let status = ServerStatus { tools, restarts, runs_at, ..ServerStatus::of(connection) };
-                (status, connection.clone())
-            })
-            .collect()
-    }
+/// Who reads a status.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StatusView {
+    /// A caller, who sees its own servers.
+    Caller,
+    /// The live page, which shows all servers, including those of sessions, and more about each.
+    Live,
+}
 
+impl Gateway {
     /// Returns the status of all connected servers.
     pub fn all_servers(&self) -> Vec<ServerStatus> {
         let gate = Gate::of(&self.publisher, &Caller::default().session);
-        self.server_statuses(&gate).into_iter().map(|(status, _)| status).collect()
+        self.server_statuses(&gate, StatusView::Caller)
     }
 
     /// Returns what `gateway.status` and `nonet check` show.
     pub fn status(&self, caller: &Caller) -> Value {
-        let gate = Gate::of(&self.publisher, &caller.session);
-        let servers = self.server_statuses(&gate).into_iter().map(|(status, _)| status);
-        self.gateway_status(&gate, caller, servers.collect())
+        self.status_for(caller, StatusView::Caller)
+    }
+
+    /// Returns what the live page shows.
+    pub fn live_status(&self) -> Value {
+        self.status_for(&Caller::default(), StatusView::Live)
     }
 
     /// Checks all definitions once, on a thread for blocking work: thousands take a while.
@@ -211,39 +216,52 @@ impl Gateway {
         let _ = tokio::task::spawn_blocking(look).await;
     }
 
-    /// Returns what the live page shows: all servers, including those of sessions.
-    pub fn live_status(&self) -> Value {
-        let gate = Gate::of(&self.publisher, &Caller::default().session);
-        let world = self.servers.world();
-        let of_sessions = world.owners.keys().filter_map(|name| world.connections.get(name));
-        let of_sessions = of_sessions.map(|connection| {
-            let entry = gate.catalog().servers().get(&connection.name);
-            let tools = Some(entry.map_or(0, |entry| entry.tools.len()));
-            (ServerStatus { tools, ..ServerStatus::of(connection) }, connection.clone())
-        });
-        let servers = self.server_statuses(&gate).into_iter().chain(of_sessions);
-        let servers = servers.map(|(mut status, connection)| {
-            let entry = gate.catalog().servers().get(&status.name);
-            let counts =
-                entry.into_iter().flat_map(|entry| &entry.tools).map(|tool| self.observing.metrics.of(tool));
-            let (calls, failures) = counts.fold((0, 0), |sum, tool| (sum.0 + tool.0, sum.1 + tool.1));
-            let uptime_s = connection.ready_for().map(|time| time.as_secs());
-            let marked = entry.into_iter().flat_map(|entry| &entry.tools).filter_map(|full| {
-                let tool = gate.catalog().get(full)?;
-                let first = tool.marks().marks.first()?;
-                Some(json!({ "tool": &*tool.full, "what": first.what, "where": first.place }))
-            });
-            let (stderr, marks) = (connection.stderr_tail(), marked.take(MOST_MARKED).collect());
-            status.live = Some(LiveStatus { stderr, marks, calls, failures, uptime_s });
-            if connection.is_held() {
+    /// Returns the status of the connected servers of a view, by name.
+    fn server_statuses(&self, gate: &Gate, view: StatusView) -> Vec<ServerStatus> {
+        let is_live = view == StatusView::Live;
+        let world = if is_live { self.servers.world() } else { gate.world.clone() };
+        let visible = world
+            .connections
+            .iter()
+            .filter(|(name, _)| gate.sees(name) || is_live && world.owners.contains_key(*name));
+        let status = |(name, connection): (&Arc<str>, &Arc<Connection>)| {
+            let mut status = ServerStatus {
+                tools: Some(gate.catalog().servers().get(name).map_or(0, |entry| entry.tools.len())),
+                restarts: self.observing.metrics.restarts(name),
+                runs_at: self.runs_at(connection),
+                live: is_live.then(|| self.live_status_of(gate, connection)),
+                ..ServerStatus::of(connection)
+            };
+            if is_live && connection.is_held() {
                 status.state = "held";
             }
             status
-        });
-        self.gateway_status(&gate, &Caller::default(), servers.collect())
+        };
+        visible.map(status).collect()
     }
 
-    fn gateway_status(&self, gate: &Gate, caller: &Caller, mut servers: Vec<ServerStatus>) -> Value {
+    fn live_status_of(&self, gate: &Gate, connection: &Connection) -> LiveStatus {
+        let entry = gate.catalog().servers().get(&connection.name);
+        let tools = || entry.into_iter().flat_map(|entry| &entry.tools);
+        let counts = tools().map(|tool| self.observing.metrics.of(tool));
+        let (calls, failures) = counts.fold((0, 0), |sum, tool| (sum.0 + tool.0, sum.1 + tool.1));
+        let marked = tools().filter_map(|full| {
+            let tool = gate.catalog().get(full)?;
+            let first = tool.marks().marks.first()?;
+            Some(json!({ "tool": &*tool.full, "what": first.what, "where": first.place }))
+        });
+        LiveStatus {
+            stderr: connection.stderr_tail(),
+            marks: marked.take(MOST_MARKED).collect(),
+            calls,
+            failures,
+            uptime_s: connection.ready_for().map(|time| time.as_secs()),
+        }
+    }
+
+    fn status_for(&self, caller: &Caller, view: StatusView) -> Value {
+        let gate = &Gate::of(&self.publisher, &caller.session);
+        let mut servers = self.server_statuses(gate, view);
         servers.extend(gate.left_out_status());
         servers.sort_by(|a, b| a.name.cmp(&b.name));
         let (profile, token) =

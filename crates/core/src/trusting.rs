@@ -8,7 +8,7 @@ use nonet_base::text::clip;
 use nonet_config::{OnChange, shell};
 use nonet_servers::{
     catalog::Tool,
-    pins::{ChangeNews, CurrentHashes, DefinitionChange, DefinitionState, WaitingPin, plain, shown_name},
+    pins::{ChangeNews, DefinitionChange, DefinitionState, WaitingPin, plain, shown_name},
 };
 use nonet_store::{Pin, PinKind, StoreError};
 use nonet_text::{
@@ -122,11 +122,6 @@ impl Gateway {
             Ok::<_, StoreError>((pins.waiting(most)?, pins.count_waiting()?))
         });
         read.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
-    }
-
-    /// Returns the hashes of the definitions that servers list now.
-    pub fn listed_definitions(&self) -> CurrentHashes {
-        self.publisher.pins.listed()
     }
 }
 

@@ -228,11 +228,6 @@ impl Gateway {
         Ok(())
     }
 
-    /// Returns the questions that clients have put and that wait for the user, oldest first.
-    pub fn user_questions(&self) -> Vec<Value> {
-        self.asking.questions.open_ones()
-    }
-
     /// Answers a client's question. The client is told with its next answer, and when it asks again.
     ///
     /// # Errors

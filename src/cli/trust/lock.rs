@@ -49,7 +49,7 @@ pub(in super::super) async fn run(loaded: LoadedConfig, check: bool, as_json: bo
     };
     let failed: Vec<String> =
         servers.iter().filter(|name| !is_ready(name)).map(ToString::to_string).chain(left_out).collect();
-    let listed = gateway.listed_definitions();
+    let listed = gateway.publisher.pins.listed();
     let (waiting, _) = gateway.waiting_definitions(usize::MAX).await.unwrap_or_default();
     gateway.stop().await;
     let path = nonet_config::lock_file_beside(Path::new(&nonet_core::place_of(&file)));
