@@ -15,9 +15,6 @@ use super::{
     },
 };
 
-const METHODS: [Method; 6] =
-    [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
-
 /// The method of an endpoint, and its path split into pieces with the names in its braces.
 struct ParsedEndpoint<'e> {
     method: Method,
@@ -32,7 +29,7 @@ impl<'e> ParsedEndpoint<'e> {
     fn new(endpoint: &'e Endpoint) -> (Option<Self>, Vec<String>) {
         let mut faults = Vec::new();
         let given = endpoint.method.as_deref().unwrap_or("GET").trim().to_ascii_uppercase();
-        let method = METHODS.iter().find(|method| method.as_str() == given).cloned();
+        let method = plan::method(&given);
         if method.is_none() {
             faults.push(format!(
                 "`method` is `{}`; it must be GET, HEAD, POST, PUT, PATCH or DELETE",

@@ -2,6 +2,17 @@
 
 use std::sync::Arc;
 
+use http::Method;
+
+/// The methods of tools. `OPTIONS` and `TRACE` are for the clients' own use.
+const METHODS: [Method; 6] =
+    [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+
+/// Returns a tool's method, in any case.
+pub(super) fn method(name: &str) -> Option<Method> {
+    METHODS.into_iter().find(|method| method.as_str().eq_ignore_ascii_case(name))
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum ParamPlace {
     Path,
@@ -185,9 +196,9 @@ pub(super) struct RequestPlan {
 /// # Errors
 ///
 /// What is wrong with the path.
-pub(super) fn pieces(
-    path: &str,
-    mut find: impl FnMut(&str, bool) -> usize,
+pub(super) fn pieces<'p>(
+    path: &'p str,
+    mut find: impl FnMut(&'p str, bool) -> usize,
 ) -> Result<Vec<PathPiece>, String> {
     // A fragment never leaves the client; documents use it to distinguish operations of one path.
     let path = path.split('#').next().unwrap_or_default();

@@ -181,41 +181,51 @@ fn flat(value: &Value) -> String {
     }
 }
 
-/// Writes a value in a style without pairs (`simple`, `label` or `matrix`), or as JSON.
-fn joined(name: &str, value: &Value, writing: ValueFormat) -> String {
-    let safe = |value: &Value| encoded(&text(value), writing.reserved);
-    let name = encoded(name, false);
-    let items: Vec<String> = match value {
-        _ if writing.style == ParamStyle::Json => return encoded(&value.to_string(), writing.reserved),
-        Value::Array(items) => items.iter().map(safe).collect(),
-        Value::Object(members) if writing.explode => {
-            members.iter().map(|(key, value)| format!("{}={}", encoded(key, false), safe(value))).collect()
+/// Returns the parts of a value: one per item, member, or name and value of a member. `key` and `safe` encode names and values.
+fn parts(
+    value: &Value,
+    explode: bool,
+    key: impl Fn(&str) -> String,
+    safe: impl Fn(&str) -> String,
+) -> Vec<String> {
+    match value {
+        Value::Array(items) => items.iter().map(|item| safe(&text(item))).collect(),
+        Value::Object(members) if explode => {
+            members.iter().map(|(name, value)| format!("{}={}", key(name), safe(&text(value)))).collect()
         }
         Value::Object(members) => {
-            members.iter().flat_map(|(key, value)| [encoded(key, false), safe(value)]).collect()
+            members.iter().flat_map(|(name, value)| [key(name), safe(&text(value))]).collect()
         }
-        other => vec![safe(other)],
-    };
+        other => vec![safe(&text(other))],
+    }
+}
+
+/// Returns the parts of a value, percent-encoded.
+fn encoded_parts(value: &Value, writing: ValueFormat) -> Vec<String> {
+    parts(value, writing.explode, |name| encoded(name, false), |text| encoded(text, writing.reserved))
+}
+
+/// Writes a value in a style without pairs (`simple`, `label` or `matrix`), or as JSON.
+fn joined(name: &str, value: &Value, writing: ValueFormat) -> String {
+    if writing.style == ParamStyle::Json {
+        return encoded(&value.to_string(), writing.reserved);
+    }
+    let (name, parts) = (encoded(name, false), encoded_parts(value, writing));
     match (writing.style, writing.explode) {
-        (ParamStyle::Label, true) => format!(".{}", items.join(".")),
-        (ParamStyle::Label, false) => format!(".{}", items.join(",")),
+        (ParamStyle::Label, true) => format!(".{}", parts.join(".")),
+        (ParamStyle::Label, false) => format!(".{}", parts.join(",")),
         (ParamStyle::Matrix, true) if value.is_object() => {
-            items.iter().map(|item| format!(";{item}")).collect()
+            parts.iter().map(|part| format!(";{part}")).collect()
         }
-        (ParamStyle::Matrix, true) => items.iter().map(|item| format!(";{name}={item}")).collect(),
-        (ParamStyle::Matrix, false) => format!(";{name}={}", items.join(",")),
-        _ => items.join(","),
+        (ParamStyle::Matrix, true) => parts.iter().map(|part| format!(";{name}={part}")).collect(),
+        (ParamStyle::Matrix, false) => format!(";{name}={}", parts.join(",")),
+        _ => parts.join(","),
     }
 }
 
 /// Writes a value as pairs, for a query, a cookie or a form.
 fn pairs(name: &str, value: &Value, writing: ValueFormat) -> Vec<String> {
     let key = encoded(name, false);
-    let safe = |value: &Value| encoded(&text(value), writing.reserved);
-    let list = |items: Vec<String>, separator: &str| match items.is_empty() {
-        true => Vec::new(),
-        false => vec![format!("{key}={}", items.join(separator))],
-    };
     if writing.style == ParamStyle::Json {
         return vec![format!("{key}={}", encoded(&value.to_string(), writing.reserved))];
     }
@@ -224,19 +234,12 @@ fn pairs(name: &str, value: &Value, writing: ValueFormat) -> Vec<String> {
         deep(name, value, 0, &mut out);
         return out;
     }
+    let parts = encoded_parts(value, writing);
     match value {
-        Value::Array(items) if writing.explode => {
-            items.iter().map(|item| format!("{key}={}", safe(item))).collect()
-        }
-        Value::Array(items) => list(items.iter().map(safe).collect(), separator(writing.style)),
-        Value::Object(members) if writing.explode => {
-            members.iter().map(|(key, value)| format!("{}={}", encoded(key, false), safe(value))).collect()
-        }
-        Value::Object(members) => {
-            let items = members.iter().flat_map(|(key, value)| [encoded(key, false), safe(value)]);
-            list(items.collect(), separator(writing.style))
-        }
-        other => vec![format!("{key}={}", safe(other))],
+        Value::Object(_) if writing.explode => parts,
+        Value::Array(_) if writing.explode => parts.iter().map(|part| format!("{key}={part}")).collect(),
+        _ if parts.is_empty() => parts,
+        _ => vec![format!("{key}={}", parts.join(separator(writing.style)))],
     }
 }
 
@@ -269,15 +272,9 @@ fn deep(name: &str, value: &Value, depth: usize, out: &mut Vec<String>) {
 }
 
 fn header_of(sent: &ParamPlan, value: &Value) -> Result<(HeaderName, HeaderValue), String> {
-    let items = |items: Vec<String>| items.join(",");
-    let said = match value {
-        _ if sent.writing.style == ParamStyle::Json => value.to_string(),
-        Value::Array(all) => items(all.iter().map(text).collect()),
-        Value::Object(all) if sent.writing.explode => {
-            items(all.iter().map(|(key, value)| format!("{key}={}", text(value))).collect())
-        }
-        Value::Object(all) => items(all.iter().flat_map(|(key, value)| [key.clone(), text(value)]).collect()),
-        other => text(other),
+    let said = match sent.writing.style {
+        ParamStyle::Json => value.to_string(),
+        _ => parts(value, sent.writing.explode, str::to_string, str::to_string).join(","),
     };
     let name = HeaderName::try_from(&sent.name)
         .map_err(|_| format!("`{}` cannot be the name of a header", sent.name))?;

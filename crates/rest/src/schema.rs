@@ -4,18 +4,23 @@
 //! A component is converted once. A tool's schema is assembled from such parts by their sizes, so thousands of operations
 //! over the same components cost only what their final schemas do.
 
+mod convert;
+
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     rc::Rc,
 };
 
+use nonet_base::json::set_member;
 use regex::RegexBuilder;
 use serde_json::{Map, Value, json};
 
-use super::{document::ApiDocument, prose};
+use self::convert::stub;
+pub(super) use self::convert::{Converter, examples_of};
+use super::document::ApiDocument;
 
 /// The longest description of a param or property, in characters.
-pub(super) const MAX_DESCRIPTION: usize = 600;
+const MAX_DESCRIPTION: usize = 600;
 /// The minimum length of a param's description, even where nothing else is described, in characters.
 const SHORTEST: usize = 60;
 /// The approximate maximum size of a default or example, in bytes.
@@ -62,68 +67,33 @@ pub(super) enum SchemaSide {
     Output,
 }
 
-/// A piece of a converted schema.
-#[derive(Clone, Debug)]
-pub(super) enum SchemaNode {
-    /// A value as it is.
-    Plain(Value),
-    Object(Vec<(String, SchemaNode)>),
-    List(Vec<SchemaNode>),
-    /// A reference to a component, with annotations next to it.
-    Reference {
-        to: Rc<str>,
-        beside: Vec<(String, SchemaNode)>,
-    },
+/// The member of a converted schema that names the component it refers to; the other members are annotations next to the
+/// reference. A document's own `$ref` may also be data, as in an example.
+const REFERENCE: &str = "\u{0}reference";
+
+/// Returns the component that a converted schema refers to, if it is a reference.
+fn target_of(schema: &Map<String, Value>) -> Option<&str> {
+    schema.get(REFERENCE)?.as_str()
 }
 
-impl SchemaNode {
-    pub(crate) fn text(text: impl Into<String>) -> Self {
-        Self::Plain(Value::String(text.into()))
+/// Sets an annotation of a converted schema.
+pub(super) fn annotate(schema: &mut Value, key: &str, annotation: impl Into<Value>) {
+    if *schema == Value::Bool(true) {
+        *schema = json!({});
     }
-
-    pub(crate) fn any() -> Self {
-        Self::Object(Vec::new())
-    }
-
-    /// Sets an annotation.
-    pub(crate) fn set(&mut self, key: &str, value: SchemaNode) {
-        if let Self::Plain(Value::Bool(true)) = self {
-            *self = Self::any();
-        }
-        let (Self::Object(members) | Self::Reference { beside: members, .. }) = self else { return };
-        match members.iter_mut().find(|(name, _)| name == key) {
-            Some((_, old)) => *old = value,
-            None => members.push((key.into(), value)),
-        }
-    }
-
-    pub(crate) fn get(&self, key: &str) -> Option<&SchemaNode> {
-        let (Self::Object(members) | Self::Reference { beside: members, .. }) = self else { return None };
-        members.iter().find(|(name, _)| name == key).map(|(_, node)| node)
-    }
-
-    /// Returns the approximate length of the JSON text.
-    pub(crate) fn bytes(&self) -> usize {
-        let members = |all: &[(String, SchemaNode)]| -> usize {
-            all.iter().map(|(name, node)| name.len() + 4 + node.bytes()).sum()
-        };
-        match self {
-            Self::Plain(value) => bytes(value),
-            Self::Object(all) => 2 + members(all),
-            Self::List(all) => 2 + all.iter().map(|node| 1 + node.bytes()).sum::<usize>(),
-            // As long as the text that replaces a part without room.
-            Self::Reference { to, beside } => 55 + last_word(to).len() + members(beside),
-        }
-    }
+    set_member(schema, key, annotation);
 }
 
-/// Returns the approximate length of a value's JSON text.
+/// Returns the approximate length of a schema's or value's JSON text.
 fn bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,
         Value::Array(items) => 2 + items.iter().map(|item| 1 + bytes(item)).sum::<usize>(),
         Value::Object(members) => {
-            2 + members.iter().map(|(name, value)| name.len() + 4 + bytes(value)).sum::<usize>()
+            let own = members.iter().filter(|(name, _)| *name != REFERENCE);
+            let own: usize = own.map(|(name, value)| name.len() + 4 + bytes(value)).sum();
+            // A reference is as long as the text that replaces a part without room.
+            own + target_of(members).map_or(2, |to| 55 + last_word(to).len())
         }
         Value::Number(_) => 6,
         Value::Null | Value::Bool(_) => 5,
@@ -133,8 +103,8 @@ fn bytes(value: &Value) -> usize {
 /// A converted schema and its references.
 #[derive(Debug)]
 pub(super) struct SchemaPart {
-    pub node: SchemaNode,
-    pub bytes: usize,
+    pub schema: Value,
+    bytes: usize,
     refs: Vec<Reference>,
 }
 
@@ -174,7 +144,7 @@ impl<'a> Schemas<'a> {
         &mut self,
         side: SchemaSide,
         limit: usize,
-        build: impl Fn(&mut Converter) -> SchemaNode,
+        build: impl Fn(&mut Converter) -> Value,
     ) -> Option<SchemaPart> {
         self.converted_from(0, side, limit, build)
     }
@@ -184,7 +154,7 @@ impl<'a> Schemas<'a> {
         first: usize,
         side: SchemaSide,
         limit: usize,
-        build: impl Fn(&mut Converter) -> SchemaNode,
+        build: impl Fn(&mut Converter) -> Value,
     ) -> Option<SchemaPart> {
         DETAILS[first..].iter().find_map(|detail| {
             let mut converter = Converter {
@@ -196,11 +166,11 @@ impl<'a> Schemas<'a> {
                 refs: Vec::new(),
                 optional: false,
             };
-            let node = build(&mut converter);
+            let schema = build(&mut converter);
             let (mut refs, over) = (converter.refs, converter.bytes > limit);
             refs.sort_by_key(|reference| reference.optional);
-            let bytes = node.bytes();
-            (!over && bytes <= limit).then_some(SchemaPart { node, bytes, refs })
+            let bytes = bytes(&schema);
+            (!over && bytes <= limit).then_some(SchemaPart { schema, bytes, refs })
         })
     }
 
@@ -213,8 +183,8 @@ impl<'a> Schemas<'a> {
         let part = document.target(reference).ok().map(|raw| {
             let part = self.converted_from(first, side, MAX_PART, |converter| converter.schema(raw, 0, true));
             Rc::new(part.unwrap_or_else(|| {
-                let node = stub(raw, "");
-                SchemaPart { bytes: node.bytes(), node, refs: Vec::new() }
+                let schema = stub(raw.get("type"), "");
+                SchemaPart { bytes: bytes(&schema), schema, refs: Vec::new() }
             }))
         });
         self.parts.insert(key, part.clone());
@@ -241,7 +211,7 @@ impl<'a> Schemas<'a> {
             from: None,
             inlined: 0,
         };
-        let mut schema = match writer.write(&root.node) {
+        let mut schema = match writer.write(&root.schema) {
             Value::Object(schema) => schema,
             _ => Map::new(),
         };
@@ -249,7 +219,7 @@ impl<'a> Schemas<'a> {
         while let Some((to, part)) = writer.wanted.pop_front() {
             writer.from = Some(to.clone());
             writer.inlined = 0;
-            let written = writer.write(&part.node);
+            let written = writer.write(&part.schema);
             defs.insert(writer.names[&to].clone(), written);
         }
         if !defs.is_empty() {
@@ -283,6 +253,16 @@ impl<'a> Schemas<'a> {
             choice.fates.insert(to, fate);
         }
         choice
+    }
+
+    /// Returns whether a property belongs to the other side only.
+    pub(crate) fn hides(&self, raw: &Value, side: SchemaSide) -> bool {
+        let key = match side {
+            SchemaSide::Input => "readOnly",
+            SchemaSide::Output => "writeOnly",
+        };
+        let says = |raw: &Value| raw.get(key) == Some(&Value::Bool(true));
+        says(raw) || self.document.resolved(raw).is_ok_and(says)
     }
 
     /// Returns whether a pattern can be checked in reasonable time.
@@ -403,21 +383,22 @@ struct Writer {
 }
 
 impl Writer {
-    fn write(&mut self, node: &SchemaNode) -> Value {
-        match node {
-            SchemaNode::Plain(value) => value.clone(),
-            SchemaNode::List(all) => all.iter().map(|node| self.write(node)).collect(),
-            SchemaNode::Object(all) => Value::Object(self.members(all)),
-            SchemaNode::Reference { to, beside } => self.reference(to, beside),
+    fn write(&mut self, schema: &Value) -> Value {
+        match schema {
+            Value::Array(all) => all.iter().map(|part| self.write(part)).collect(),
+            Value::Object(members) => {
+                let beside = members.iter().filter(|(name, _)| *name != REFERENCE);
+                let beside = beside.map(|(name, part)| (name.clone(), self.write(part))).collect();
+                match target_of(members) {
+                    Some(to) => self.reference(&to.into(), beside),
+                    None => Value::Object(beside),
+                }
+            }
+            other => other.clone(),
         }
     }
 
-    fn members(&mut self, all: &[(String, SchemaNode)]) -> Map<String, Value> {
-        all.iter().map(|(name, node)| (name.clone(), self.write(node))).collect()
-    }
-
-    fn reference(&mut self, to: &Rc<str>, beside: &[(String, SchemaNode)]) -> Value {
-        let beside = self.members(beside);
+    fn reference(&mut self, to: &Rc<str>, beside: Map<String, Value>) -> Value {
         let mut schema = match self.fates.get(to) {
             None | Some(Fate::Missing) => missing(to),
             Some(Fate::Shortened(part)) => shortened(to, part),
@@ -431,7 +412,7 @@ impl Writer {
                 } else if (once || part.is_small()) && self.inlined < MAX_INLINED {
                     let from = self.from.replace(to.clone());
                     self.inlined += 1;
-                    let written = self.write(&part.node);
+                    let written = self.write(&part.schema);
                     self.inlined -= 1;
                     self.from = from;
                     match written {
@@ -464,485 +445,9 @@ fn missing(to: &str) -> Map<String, Value> {
 
 fn shortened(to: &str, part: &SchemaPart) -> Map<String, Value> {
     let mut schema = Map::new();
-    if let Some(SchemaNode::Plain(kind)) = part.node.get("type") {
+    if let Some(kind) = part.schema.get("type") {
         schema.insert("type".into(), kind.clone());
     }
     schema.insert("description".into(), json!(format!("{} (members not shown)", last_word(to))));
     schema
-}
-
-/// Returns the stub of a schema that is too large or too deep.
-fn stub(raw: &Value, description: &str) -> SchemaNode {
-    let mut members = Vec::new();
-    if let Some(kind) = raw.get("type").and_then(kind) {
-        members.push(("type".into(), SchemaNode::Plain(kind)));
-    }
-    let text = format!("{description} (members not shown)");
-    members.push(("description".into(), SchemaNode::text(text.trim_start())));
-    SchemaNode::Object(members)
-}
-
-/// Returns the schema with its alternatives: those of one keyword as `anyOf`, those of several as parts of `allOf`.
-fn with_alternatives(mut out: Vec<(String, SchemaNode)>, mut either: Vec<SchemaNode>) -> SchemaNode {
-    match either.len() {
-        0 => SchemaNode::Object(out),
-        1 => {
-            out.push(("anyOf".into(), either.remove(0)));
-            SchemaNode::Object(out)
-        }
-        _ => {
-            let mut parts: Vec<SchemaNode> =
-                either.into_iter().map(|all| SchemaNode::Object(vec![("anyOf".into(), all)])).collect();
-            if let Some(at) = out.iter().position(|(key, _)| key == "allOf")
-                && let (_, SchemaNode::List(all)) = out.remove(at)
-            {
-                parts.extend(all);
-            }
-            out.push(("allOf".into(), SchemaNode::List(parts)));
-            SchemaNode::Object(out)
-        }
-    }
-}
-
-/// Returns a nullable schema. Without a type, `nullable` refers to the alternatives.
-fn or_null(mut node: SchemaNode) -> SchemaNode {
-    let has = |key: &str| node.get(key).is_some();
-    if has("type") || !(has("allOf") || has("anyOf")) {
-        return node;
-    }
-    let null = SchemaNode::Plain(json!({ "type": "null" }));
-    if let SchemaNode::Object(members) = &mut node
-        && members.iter().all(|(key, _)| key != "allOf")
-        && let Some((_, SchemaNode::List(all))) = members.iter_mut().find(|(key, _)| key == "anyOf")
-    {
-        all.push(null);
-        return node;
-    }
-    SchemaNode::Object(vec![("anyOf".into(), SchemaNode::List(vec![node, null]))])
-}
-
-/// Converts the schemas of one part or tool.
-pub(super) struct Converter<'s, 'a> {
-    pub schemas: &'s mut Schemas<'a>,
-    side: SchemaSide,
-    detail: Detail,
-    /// The approximate size converted so far; beyond the limit the result is discarded.
-    bytes: usize,
-    limit: usize,
-    refs: Vec<Reference>,
-    /// Whether the current schema is below an optional member.
-    optional: bool,
-}
-
-impl Converter<'_, '_> {
-    /// Returns whether the limit is exceeded, so that the rest can be skipped.
-    fn is_over(&self) -> bool {
-        self.bytes > self.limit
-    }
-
-    /// Converts a schema. `same`: whether it applies to the same value as its parent.
-    pub(crate) fn schema(&mut self, raw: &Value, depth: usize, same: bool) -> SchemaNode {
-        let raw = match raw {
-            Value::Bool(value) => return SchemaNode::Plain(Value::Bool(*value)),
-            Value::Object(raw) if !self.is_over() => raw,
-            _ => return SchemaNode::any(),
-        };
-        self.bytes += 8;
-        if let Some(reference) = raw.get("$ref").and_then(Value::as_str) {
-            return self.reference(raw, reference, depth, same);
-        }
-        let holds = |key: &str| raw.contains_key(key);
-        let nests =
-            ["properties", "items", "allOf", "anyOf", "oneOf", "additionalProperties"].into_iter().any(holds);
-        if depth >= self.detail.depth && nests {
-            return stub(&Value::Object(raw.clone()), &self.description(raw).unwrap_or_default());
-        }
-        self.members(raw, depth, same)
-    }
-
-    fn reference(
-        &mut self,
-        raw: &Map<String, Value>,
-        reference: &str,
-        depth: usize,
-        same: bool,
-    ) -> SchemaNode {
-        let mut annotations = Vec::new();
-        self.annotations(raw, &mut annotations);
-        let to: Rc<str> = reference.into();
-        self.refs.push(Reference { to: to.clone(), same, optional: self.optional });
-        self.bytes += 30;
-        let narrows = |key: &str| {
-            !matches!(
-                key,
-                "$ref"
-                    | "description"
-                    | "title"
-                    | "summary"
-                    | "default"
-                    | "example"
-                    | "examples"
-                    | "deprecated"
-                    | "nullable"
-                    | "readOnly"
-                    | "writeOnly"
-                    | "discriminator"
-                    | "xml"
-                    | "externalDocs"
-            ) && !key.starts_with("x-")
-        };
-        let more = !self.schemas.document.is_3_0 && raw.keys().any(|key| narrows(key));
-        let nullable = raw.get("nullable") == Some(&Value::Bool(true));
-        if more {
-            let mut beside = raw.clone();
-            beside.remove("$ref");
-            beside.remove("allOf");
-            let mut node = self.members(&beside, depth, same);
-            let all = raw.get("allOf").and_then(Value::as_array).into_iter().flatten();
-            let mut parts = vec![SchemaNode::Reference { to, beside: Vec::new() }];
-            parts.extend(all.map(|part| self.schema(part, depth + 1, same)));
-            node.set("allOf", SchemaNode::List(parts));
-            return node;
-        }
-        if nullable {
-            let either = vec![
-                SchemaNode::Reference { to, beside: Vec::new() },
-                SchemaNode::Plain(json!({ "type": "null" })),
-            ];
-            annotations.insert(0, ("anyOf".into(), SchemaNode::List(either)));
-            return SchemaNode::Object(annotations);
-        }
-        SchemaNode::Reference { to, beside: annotations }
-    }
-
-    /// Converts the keywords of a schema without `$ref`.
-    fn members(&mut self, raw: &Map<String, Value>, depth: usize, same: bool) -> SchemaNode {
-        let mut out: Vec<(String, SchemaNode)> = Vec::new();
-        let mut words = self.types_and_values(raw, &mut out);
-        self.annotations(raw, &mut out);
-        let mut either: Vec<SchemaNode> = Vec::new();
-        for (key, value) in raw {
-            match (key.as_str(), value) {
-                // Documents' alternatives overlap, and then a strict `oneOf` would reject what the service accepts.
-                ("anyOf" | "oneOf", Value::Array(all)) if !all.is_empty() => {
-                    let all = all.iter().map(|raw| self.schema(raw, depth + 1, same)).collect();
-                    either.push(SchemaNode::List(all));
-                }
-                _ => {
-                    self.nested(raw, key, value, depth, same, &mut out);
-                    words.extend(self.limit(raw, key, value, &mut out));
-                }
-            }
-        }
-        let mut node = with_alternatives(out, either);
-        if !words.is_empty() {
-            let said = match node.get("description") {
-                Some(SchemaNode::Plain(Value::String(said))) => format!("{said} "),
-                _ => String::new(),
-            };
-            node.set("description", SchemaNode::text(format!("{said}{}", words.join(" "))));
-        }
-        if raw.get("nullable") == Some(&Value::Bool(true)) { or_null(node) } else { node }
-    }
-
-    /// Adds `type` and `enum`. Returns what a long enumeration says instead.
-    fn types_and_values(
-        &mut self,
-        raw: &Map<String, Value>,
-        out: &mut Vec<(String, SchemaNode)>,
-    ) -> Vec<String> {
-        let mut kinds = raw.get("type").and_then(kind);
-        let mut values = raw.get("enum").and_then(Value::as_array).filter(|all| !all.is_empty()).cloned();
-        if let (Some(Value::String(kind)), Some(all)) = (&kinds, &values)
-            && !all.iter().any(|value| is_a(value, kind))
-        {
-            // `type: string` on an enumeration of numbers: the values are right.
-            kinds = None;
-        }
-        let nullable = raw.get("nullable") == Some(&Value::Bool(true));
-        if nullable && let Some(Value::String(kind)) = &kinds {
-            kinds = Some(json!([kind, "null"]));
-        }
-        let holds_null = |kinds: &Option<Value>| {
-            kinds.as_ref().and_then(Value::as_array).is_some_and(|all| all.iter().any(|kind| kind == "null"))
-        };
-        if let Some(all) = &mut values
-            && (nullable || holds_null(&kinds))
-            && !all.contains(&Value::Null)
-        {
-            all.push(Value::Null);
-        }
-        if let Some(kinds) = kinds {
-            out.push(("type".into(), SchemaNode::Plain(kinds)));
-        }
-        let mut words = Vec::new();
-        if let Some(all) = values {
-            if all.len() <= self.detail.values {
-                self.plain(out, "enum", Value::Array(all));
-            } else {
-                let few: Vec<String> = all.iter().take(5).map(Value::to_string).collect();
-                words.push(format!("One of {} values, such as {}.", all.len(), few.join(", ")));
-            }
-        }
-        words
-    }
-
-    /// Adds a keyword that holds schemas, or names of members.
-    fn nested(
-        &mut self,
-        raw: &Map<String, Value>,
-        key: &str,
-        value: &Value,
-        depth: usize,
-        same: bool,
-        out: &mut Vec<(String, SchemaNode)>,
-    ) {
-        let narrows = self.side == SchemaSide::Input;
-        match (key, value) {
-            ("properties", Value::Object(all)) => {
-                let required = raw.get("required").and_then(Value::as_array);
-                let outer = self.optional;
-                let mut shown = Vec::new();
-                for (name, raw) in all {
-                    if !self.hides(raw) {
-                        self.bytes += name.len();
-                        self.optional =
-                            outer || !required.is_some_and(|all| all.iter().any(|own| own == name));
-                        shown.push((name.clone(), self.schema(raw, depth + 1, false)));
-                    }
-                }
-                self.optional = outer;
-                out.push((key.into(), SchemaNode::Object(shown)));
-            }
-            ("patternProperties", Value::Object(all)) => {
-                let mut checked = Vec::new();
-                for (pattern, raw) in all {
-                    if self.schemas.compiles(pattern) {
-                        checked.push((pattern.clone(), self.schema(raw, depth + 1, false)));
-                    }
-                }
-                out.push((key.into(), SchemaNode::Object(checked)));
-            }
-            ("required", Value::Array(all)) if narrows => {
-                let members = raw.get("properties");
-                let shown = |name: &&Value| {
-                    name.as_str().is_some_and(|name| {
-                        members.and_then(|all| all.get(name)).is_none_or(|member| !self.hides(member))
-                    })
-                };
-                let mut names: Vec<Value> = all.iter().filter(shown).cloned().collect();
-                let mut seen = HashSet::new();
-                names.retain(|name| seen.insert(name.to_string()));
-                if !names.is_empty() {
-                    self.plain(out, key, Value::Array(names));
-                }
-            }
-            ("items", Value::Array(all)) | ("prefixItems", Value::Array(all)) if !all.is_empty() => {
-                let all = all.iter().map(|raw| self.schema(raw, depth + 1, false)).collect();
-                out.push(("prefixItems".into(), SchemaNode::List(all)));
-            }
-            ("items" | "contains", Value::Object(_)) => {
-                let node = self.schema(value, depth + 1, false);
-                out.push((key.into(), node));
-            }
-            ("propertyNames", Value::Object(_)) if narrows => {
-                let node = self.schema(value, depth + 1, false);
-                out.push((key.into(), node));
-            }
-            ("additionalProperties", Value::Object(members)) if !members.is_empty() => {
-                let node = self.schema(value, depth + 1, false);
-                out.push((key.into(), node));
-            }
-            ("additionalProperties", Value::Bool(false)) if narrows => {
-                self.plain(out, key, value.clone());
-            }
-            ("allOf", Value::Array(all)) if !all.is_empty() => {
-                let all = all.iter().map(|raw| self.schema(raw, depth + 1, same)).collect();
-                out.push((key.into(), SchemaNode::List(all)));
-            }
-            ("not" | "if" | "then" | "else", Value::Object(_)) if narrows => {
-                let node = self.schema(value, depth + 1, same);
-                out.push((key.into(), node));
-            }
-            ("dependentSchemas", Value::Object(all)) if narrows => {
-                let all = all.iter().map(|(name, raw)| (name.clone(), self.schema(raw, depth + 1, same)));
-                let all = all.collect();
-                out.push((key.into(), SchemaNode::Object(all)));
-            }
-            ("dependentRequired", Value::Object(all)) if narrows => {
-                let is_list =
-                    |value: &Value| value.as_array().is_some_and(|names| names.iter().all(Value::is_string));
-                if all.values().all(is_list) {
-                    self.plain(out, key, value.clone());
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Adds a keyword that limits a single value. Returns what is said instead of a pattern that is not supported.
-    fn limit(
-        &mut self,
-        raw: &Map<String, Value>,
-        key: &str,
-        value: &Value,
-        out: &mut Vec<(String, SchemaNode)>,
-    ) -> Option<String> {
-        let narrows = self.side == SchemaSide::Input;
-        match (key, value) {
-            ("const", value) if bytes(value) <= MAX_EXAMPLE => self.plain(out, key, value.clone()),
-            ("format" | "contentEncoding" | "contentMediaType", Value::String(_)) => {
-                self.plain(out, key, value.clone());
-            }
-            ("pattern", Value::String(pattern)) if narrows => {
-                if self.schemas.compiles(pattern) {
-                    self.plain(out, key, value.clone());
-                } else if pattern.len() <= 100 {
-                    return Some(format!("Pattern: `{pattern}`."));
-                }
-            }
-            (
-                "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties"
-                | "minContains" | "maxContains",
-                Value::Number(_),
-            ) if narrows && value.is_u64() => self.plain(out, key, value.clone()),
-            ("uniqueItems", Value::Bool(true)) if narrows => self.plain(out, key, value.clone()),
-            ("multipleOf", Value::Number(number)) if narrows && number.as_f64().is_some_and(|n| n > 0.0) => {
-                self.plain(out, key, value.clone());
-            }
-            ("minimum", Value::Number(_))
-                if narrows && raw.get("exclusiveMinimum") == Some(&Value::Bool(true)) =>
-            {
-                self.plain(out, "exclusiveMinimum", value.clone());
-            }
-            ("maximum", Value::Number(_))
-                if narrows && raw.get("exclusiveMaximum") == Some(&Value::Bool(true)) =>
-            {
-                self.plain(out, "exclusiveMaximum", value.clone());
-            }
-            ("minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum", Value::Number(_))
-                if narrows =>
-            {
-                self.plain(out, key, value.clone());
-            }
-            _ => {}
-        }
-        None
-    }
-
-    /// Adds a keyword unchanged.
-    fn plain(&mut self, out: &mut Vec<(String, SchemaNode)>, key: &str, value: Value) {
-        self.bytes += key.len() + bytes(&value);
-        out.push((key.into(), SchemaNode::Plain(value)));
-    }
-
-    /// Adds annotations for readers: description, default, examples.
-    fn annotations(&mut self, raw: &Map<String, Value>, out: &mut Vec<(String, SchemaNode)>) {
-        if let Some(description) = self.description(raw) {
-            self.plain(out, "description", Value::String(description));
-        }
-        if raw.get("deprecated") == Some(&Value::Bool(true)) {
-            self.plain(out, "deprecated", Value::Bool(true));
-        }
-        if let Some(default) =
-            raw.get("default").filter(|value| !value.is_null() && bytes(value) <= MAX_EXAMPLE)
-        {
-            self.plain(out, "default", default.clone());
-        }
-        let examples = examples_of(raw, None);
-        if !examples.is_empty() && self.detail.description > 0 && self.side == SchemaSide::Input {
-            self.plain(out, "examples", Value::Array(examples));
-        }
-    }
-
-    fn description(&self, raw: &Map<String, Value>) -> Option<String> {
-        let text = |key: &str| raw.get(key).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
-        let text = text("description").or_else(|| text("title")).filter(|_| self.detail.description > 0);
-        text.map(|text| prose::plain(text, self.detail.description))
-    }
-
-    /// Returns a param's description at the current length.
-    pub(crate) fn words(&self, text: &str) -> String {
-        prose::plain(text, self.detail.description.max(SHORTEST))
-    }
-
-    /// Returns whether a property belongs to the other side only.
-    pub(crate) fn hides(&self, raw: &Value) -> bool {
-        let key = match self.side {
-            SchemaSide::Input => "readOnly",
-            SchemaSide::Output => "writeOnly",
-        };
-        let says = |raw: &Value| raw.get(key) == Some(&Value::Bool(true));
-        says(raw) || self.schemas.document.resolved(raw).is_ok_and(says)
-    }
-}
-
-/// Returns the examples of a schema, a param or a media type, or of a member of theirs, in document order.
-pub(super) fn examples_of(raw: &Map<String, Value>, member: Option<&str>) -> Vec<Value> {
-    let several: Vec<&Value> = match raw.get("examples") {
-        Some(Value::Array(all)) => all.iter().collect(),
-        Some(Value::Object(all)) => all.values().filter_map(|example| example.get("value")).collect(),
-        _ => Vec::new(),
-    };
-    let all = raw.get("example").into_iter().chain(several).filter_map(|example| match member {
-        Some(member) => example.get(member),
-        None => Some(example),
-    });
-    let mut examples: Vec<Value> = Vec::new();
-    for example in
-        all.take(MAX_EXAMPLES).filter(|example| !example.is_null() && bytes(example) <= MAX_EXAMPLE)
-    {
-        if !examples.contains(example) {
-            examples.push(example.clone());
-        }
-    }
-    examples
-}
-
-/// Returns the type or types that a schema names, in JSON Schema's terms. Documents also use type names of programming
-/// languages.
-fn kind(given: &Value) -> Option<Value> {
-    let one = |name: &str| {
-        Some(match name.trim().to_ascii_lowercase().as_str() {
-            "string" | "file" | "binary" | "byte" | "date" | "datetime" | "date-time" | "uuid" | "uri"
-            | "text" | "str" => "string",
-            "integer" | "int" | "int32" | "int64" | "long" => "integer",
-            "number" | "float" | "double" | "decimal" => "number",
-            "boolean" | "bool" => "boolean",
-            "object" | "map" | "dict" => "object",
-            "array" | "list" => "array",
-            "null" => "null",
-            _ => return None,
-        })
-    };
-    match given {
-        Value::String(name) => one(name).map(Value::from),
-        Value::Array(names) => {
-            let mut all: Vec<&str> = Vec::new();
-            for name in names {
-                let name = one(name.as_str()?)?;
-                if !all.contains(&name) {
-                    all.push(name);
-                }
-            }
-            match all[..] {
-                [] => None,
-                [only] => Some(only.into()),
-                _ => Some(json!(all)),
-            }
-        }
-        _ => None,
-    }
-}
-
-fn is_a(value: &Value, kind: &str) -> bool {
-    match kind {
-        "string" => value.is_string(),
-        "integer" => value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|n| n.fract() == 0.0),
-        "number" => value.is_number(),
-        "boolean" => value.is_boolean(),
-        "object" => value.is_object(),
-        "array" => value.is_array(),
-        _ => value.is_null(),
-    }
 }
