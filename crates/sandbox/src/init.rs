@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
-    fs,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
@@ -16,36 +15,19 @@ use nix::{
         signal::{SigSet, Signal},
         wait::{WaitStatus, wait},
     },
-    unistd::{Pid, dup2_stdin, dup2_stdout},
+    unistd::Pid,
 };
 use nonet_config::Network;
 
 use super::{
-    NOT_SET_UP, SetUpFault, given, places, restrict,
+    SetUpFault, exit_code, let_go_of_pipes, places, restrict,
     restrict::{Refusals, Scopes},
     root,
     start::{STOPPING, SandboxStart, own_user, system},
-    told,
 };
 
-pub(super) fn run(command: &[OsString]) -> ExitCode {
-    let (inner, variables) = match given::<SandboxStart>() {
-        Ok(given) => given,
-        Err(fault) => {
-            eprintln!("{}", told("?", &fault));
-            return ExitCode::from(NOT_SET_UP);
-        }
-    };
-    match serve(&inner, command, &variables.into_iter().collect()) {
-        Ok(code) => code,
-        Err(fault) => {
-            eprintln!("{}", told(&inner.spec.server, &fault));
-            ExitCode::from(NOT_SET_UP)
-        }
-    }
-}
-
-fn serve(
+/// Builds the sandbox and runs the program in it to its end.
+pub(super) fn serve(
     inner: &SandboxStart,
     command: &[OsString],
     variables: &BTreeMap<OsString, OsString>,
@@ -84,18 +66,16 @@ fn serve(
                 program.display()
             ))
         })?;
-    if let Ok(null) = fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
-        let _ = (dup2_stdin(&null), dup2_stdout(&null));
-    }
+    let_go_of_pipes();
     let program = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
     loop {
         // Orphans are reparented to this process as well.
         match wait() {
             Ok(WaitStatus::Exited(process, code)) if process == program => {
-                return Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)));
+                return Ok(exit_code(code));
             }
             Ok(WaitStatus::Signaled(process, signal, _)) if process == program => {
-                return Ok(ExitCode::from(u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)));
+                return Ok(exit_code(128 + signal as i32));
             }
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(SetUpFault::Settings(format!("cannot wait for its end: {error}"))),

@@ -65,7 +65,7 @@ const AGENTS: [&str; 12] = [
 ];
 
 /// Everything that the helper needs to know, besides the program, its arguments and its variables.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SandboxSpec {
     /// The server's name.
     pub server: String,
@@ -130,14 +130,22 @@ impl SandboxSpec {
         &self,
         variables: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>,
     ) -> BTreeMap<OsString, OsString> {
-        let spec = serde_json::to_string(self).expect("names and paths are JSON");
-        let carried = variables.into_iter().map(|(name, value)| {
-            let mut carried = OsString::from(PREFIX);
-            carried.push(name);
-            (carried, value.to_os_string())
-        });
-        carried.chain([(SPEC.into(), spec.into())]).collect()
+        environment_of_step(self, variables)
     }
+}
+
+/// Returns the environment of a step of the helper: what it is given, and the program's variables.
+fn environment_of_step<'a>(
+    given: &impl Serialize,
+    variables: impl IntoIterator<Item = (&'a OsStr, &'a OsStr)>,
+) -> BTreeMap<OsString, OsString> {
+    let given = serde_json::to_string(given).expect("names and paths are JSON");
+    let carried = variables.into_iter().map(|(name, value)| {
+        let mut carried = OsString::from(PREFIX);
+        carried.push(name);
+        (carried, value.to_os_string())
+    });
+    carried.chain([(SPEC.into(), given.into())]).collect()
 }
 
 /// Returns whether a sandbox drops a variable that every other server inherits.
@@ -167,18 +175,10 @@ pub async fn weakness(executable: &Path) -> Option<String> {
     }
     let spec = SandboxSpec {
         server: "any server".into(),
-        read: Vec::new(),
-        write: None,
         net: Network::Closed,
-        memory_bytes: None,
-        processes: None,
         required: true,
-        cwd: None,
         home: std::env::home_dir().filter(|home| home.is_absolute()),
-        own: None,
-        earlier: None,
-        hidden: Vec::new(),
-        state: None,
+        ..SandboxSpec::default()
     };
     let mut command = tokio::process::Command::new(executable);
     command.arg(SANDBOX_COMMAND).env_clear().envs(spec.helper_environment([]));
@@ -252,12 +252,6 @@ fn is_root() -> bool {
     false
 }
 
-/// Returns a message about a fault of the helper: where the fault lies, the reason, and the remedy.
-#[cfg(target_os = "linux")]
-fn told(server: &str, fault: &SetUpFault) -> String {
-    format!("nonet: `{server}` was not started: {fault}")
-}
-
 /// Why a sandbox could not be set up.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no other system has a sandbox"))]
 #[derive(Debug, thiserror::Error)]
@@ -287,13 +281,16 @@ const REMEDY: &str = "User namespaces must be allowed (`sysctl \
 /// Runs the helper: sets up the namespaces and waits for the end. Must be called single-threaded.
 #[cfg(target_os = "linux")]
 pub fn run(command: &[OsString]) -> ExitCode {
-    start::run(command)
+    step(|spec: &SandboxSpec| spec.server.clone(), |spec, variables| start::start(spec, command, variables))
 }
 
 /// Runs the first process inside the namespaces.
 #[cfg(target_os = "linux")]
 pub fn run_init(command: &[OsString]) -> ExitCode {
-    init::run(command)
+    step(
+        |inner: &start::SandboxStart| inner.spec.server.clone(),
+        |inner, variables| init::serve(&inner, command, &variables),
+    )
 }
 
 /// Reports that only Linux has a sandbox; the gateway does not ask for one elsewhere.
@@ -308,9 +305,25 @@ pub fn run_init(_command: &[OsString]) -> ExitCode {
     ExitCode::from(NOT_SET_UP)
 }
 
-/// Returns the helper's input.
+/// Runs a step of the helper with its input. A fault goes to stderr with the server's name, for the gateway.
 #[cfg(target_os = "linux")]
-fn given<T: serde::de::DeserializeOwned>() -> Result<(T, Vec<(OsString, OsString)>), SetUpFault> {
+fn step<T: serde::de::DeserializeOwned>(
+    server: impl FnOnce(&T) -> String,
+    run: impl FnOnce(T, BTreeMap<OsString, OsString>) -> Result<ExitCode, SetUpFault>,
+) -> ExitCode {
+    let (server, done) = match given::<T>() {
+        Ok((input, variables)) => (server(&input), run(input, variables)),
+        Err(fault) => ("?".into(), Err(fault)),
+    };
+    done.unwrap_or_else(|fault| {
+        eprintln!("nonet: `{server}` was not started: {fault}");
+        ExitCode::from(NOT_SET_UP)
+    })
+}
+
+/// Returns the helper's input, and the program's variables.
+#[cfg(target_os = "linux")]
+fn given<T: serde::de::DeserializeOwned>() -> Result<(T, BTreeMap<OsString, OsString>), SetUpFault> {
     use std::os::unix::ffi::OsStrExt;
     let spec =
         std::env::var(SPEC).map_err(|_| SetUpFault::Settings("the gateway starts this command".into()))?;
@@ -320,4 +333,18 @@ fn given<T: serde::de::DeserializeOwned>() -> Result<(T, Vec<(OsString, OsString
         Some((OsStr::from_bytes(name).to_os_string(), value))
     });
     Ok((spec, variables.collect()))
+}
+
+/// Closes this process's ends of the program's pipes: they belong to the program.
+#[cfg(target_os = "linux")]
+fn let_go_of_pipes() {
+    if let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
+        let _ = (nix::unistd::dup2_stdin(&null), nix::unistd::dup2_stdout(&null));
+    }
+}
+
+/// Returns the exit code of a program, or that of a shell for a signal.
+#[cfg(target_os = "linux")]
+fn exit_code(code: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }

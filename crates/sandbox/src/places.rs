@@ -161,64 +161,16 @@ impl Places {
         command: &[OsString],
         variables: &BTreeMap<OsString, OsString>,
     ) -> Result<Self, SetUpFault> {
-        let mut places = Self { cwd: spec.cwd.clone(), ..Self::default() };
-        places.system.extend(SYSTEM.map(PathBuf::from).into_iter().filter(|path| path.exists()));
-        places
-            .system
-            .extend(ETC.map(|name| Path::new("/etc").join(name)).into_iter().filter(|path| path.exists()));
         let home = spec.home.as_deref();
-        if let Some(home) = home {
-            places
-                .system
-                .extend(RUNTIMES.map(|name| home.join(name)).into_iter().filter(|path| path.exists()));
-        }
-        let hidden = spec.hidden.iter().cloned();
-        let private = home.into_iter().flat_map(|home| PRIVATE.map(|name| home.join(name)));
-        let named: Vec<&PathBuf> = spec.read.iter().chain(spec.write.iter().flatten()).collect();
-        let is_named = |path: &Path| named.iter().any(|named| named.as_path() == path);
-        places.hidden = private.filter(|path| !is_named(path)).chain(hidden).collect();
         let path = variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
-        for folder in std::env::split_paths(&path).filter(|folder| folder.is_absolute() && folder.is_dir()) {
-            if !is_broad(&folder, home) && !places.is_hidden(&folder) {
-                places.system.insert(folder);
-            }
-        }
+        let mut places = Self::of_system(spec, &path);
         places.write.extend(spec.write.iter().flatten().cloned());
         if let Some(program) = command.first() {
             places.add_program(&found(program, &path), home, &path, DEEP);
         }
-        for path in &spec.read {
-            places.read.insert(existing(path, "read")?);
-        }
-        match &spec.write {
-            Some(write) => {
-                for path in write {
-                    if is_broad(path, home) || is_system(path) {
-                        return Err(SetUpFault::Settings(format!(
-                            "`write` has {}, which would open the whole machine to changes. Name folders in it.",
-                            path.display()
-                        )));
-                    }
-                    places.write.insert(existing(path, "write")?);
-                }
-            }
-            None => places.cwd.clone().into_iter().for_each(|cwd| places.add_named(&cwd, home, true)),
-        }
-        if let Some(cwd) = places.cwd.clone() {
-            places.add_named(&cwd, home, false);
-        }
+        places.add_configured(spec)?;
         for argument in command.iter().skip(1) {
-            let text = argument.to_string_lossy();
-            // Also handle `--folder=/path`.
-            let path = Path::new(text.split_once('=').map_or(&*text, |(_, path)| path));
-            if path.is_absolute() && path.exists() {
-                let is_script =
-                    path.extension().is_some_and(|end| SCRIPTS.iter().any(|script| end == *script));
-                match is_script && path.is_file() {
-                    true => places.add_program(path, home, &OsString::new(), DEEP),
-                    false => places.add_named(path, home, spec.write.is_none()),
-                }
-            }
+            places.add_argument(spec, &argument.to_string_lossy());
         }
         for value in variables.iter().filter(|(name, _)| *name != "PATH").map(|(_, value)| Path::new(value)) {
             if value.is_absolute() && value.is_file() {
@@ -228,32 +180,99 @@ impl Places {
         // A path that is writable anyway is not protected as a part of the program.
         let named = spec.write.iter().flatten();
         named.for_each(|named| places.system.retain(|path| !path.starts_with(named)));
-        // A link inside a writable folder could be redirected anywhere.
-        let write = places.write.clone();
-        let within = |path: &Path| write.iter().any(|write| path != write && path.starts_with(write));
-        places.write.retain(|path| !within(path));
-        // A link that the program may have made is not followed.
-        let is_writable = |real: &Path| {
-            write.iter().filter_map(|write| fs::canonicalize(write).ok()).any(|write| real.starts_with(write))
-        };
-        let leaves = |path: &Path| fs::canonicalize(path).map_or(true, |real| !is_writable(&real));
-        places.read.retain(|path| !(write.contains(path) || within(path) && leaves(path)));
-        let is_makeable = |file: &&PathBuf| {
-            let folder = file.parent().and_then(|folder| fs::canonicalize(folder).ok());
-            !file.is_dir() && folder.is_some_and(|folder| is_writable(&folder))
-        };
+        places.close_links(spec)?;
         let is_named = |real: &Path| {
             let mut named = spec.read.iter().chain(spec.write.iter().flatten());
             named.any(|named| fs::canonicalize(named).is_ok_and(|named| named == real))
         };
         places.sockets = sockets::below(places.read.iter().chain(&places.write), is_named);
-        if let Some(file) = spec.hidden.iter().find(is_makeable) {
-            return Err(SetUpFault::Settings(format!(
+        Ok(places)
+    }
+
+    /// Returns what every program sees, and what none does unless the configuration names it.
+    fn of_system(spec: &SandboxSpec, path: &OsStr) -> Self {
+        let home = spec.home.as_deref();
+        let below = |folder: Option<&Path>, names: &[&str]| -> Vec<PathBuf> {
+            folder.into_iter().flat_map(|folder| names.iter().map(move |name| folder.join(name))).collect()
+        };
+        let mut system = below(Some(Path::new("/")), &SYSTEM);
+        system.extend(below(Some(Path::new("/etc")), &ETC));
+        system.extend(below(home, &RUNTIMES));
+        let system = system.into_iter().filter(|path| path.exists()).collect();
+        let is_named =
+            |path: &PathBuf| spec.read.iter().chain(spec.write.iter().flatten()).any(|it| it == path);
+        let private = below(home, &PRIVATE).into_iter().filter(|path| !is_named(path));
+        let hidden = private.chain(spec.hidden.iter().cloned()).collect();
+        let mut places = Self { system, hidden, cwd: spec.cwd.clone(), ..Self::default() };
+        for folder in std::env::split_paths(path).filter(|folder| folder.is_absolute() && folder.is_dir()) {
+            if !is_broad(&folder, home) && !places.is_hidden(&folder) {
+                places.system.insert(folder);
+            }
+        }
+        places
+    }
+
+    /// Adds the configured paths and the working directory.
+    fn add_configured(&mut self, spec: &SandboxSpec) -> Result<(), SetUpFault> {
+        let home = spec.home.as_deref();
+        for path in &spec.read {
+            self.read.insert(existing(path, "read")?);
+        }
+        for path in spec.write.iter().flatten() {
+            if is_broad(path, home) || is_system(path) {
+                return Err(SetUpFault::Settings(format!(
+                    "`write` has {}, which would open the whole machine to changes. Name folders in it.",
+                    path.display()
+                )));
+            }
+            self.write.insert(existing(path, "write")?);
+        }
+        if let Some(cwd) = &spec.cwd {
+            if spec.write.is_none() {
+                self.add_named(cwd, home, true);
+            }
+            self.add_named(cwd, home, false);
+        }
+        Ok(())
+    }
+
+    /// Adds what an argument names, also as `--folder=/path`: a script as a program, anything else as a path.
+    fn add_argument(&mut self, spec: &SandboxSpec, argument: &str) {
+        let path = Path::new(argument.split_once('=').map_or(argument, |(_, path)| path));
+        if !path.is_absolute() || !path.exists() {
+            return;
+        }
+        let is_script = path.extension().is_some_and(|end| SCRIPTS.iter().any(|script| end == *script));
+        match is_script && path.is_file() {
+            true => self.add_program(path, spec.home.as_deref(), OsStr::new(""), DEEP),
+            false => self.add_named(path, spec.home.as_deref(), spec.write.is_none()),
+        }
+    }
+
+    /// Removes paths that lead elsewhere through links that the program may have made, and refuses a hidden file that the
+    /// program could replace.
+    fn close_links(&mut self, spec: &SandboxSpec) -> Result<(), SetUpFault> {
+        // A link inside a writable folder could be redirected anywhere.
+        let write = self.write.clone();
+        let within = |path: &Path| write.iter().any(|write| path != write && path.starts_with(write));
+        self.write.retain(|path| !within(path));
+        // A link that the program may have made is not followed.
+        let is_writable = |real: &Path| {
+            write.iter().filter_map(|write| fs::canonicalize(write).ok()).any(|write| real.starts_with(write))
+        };
+        let leaves = |path: &Path| fs::canonicalize(path).map_or(true, |real| !is_writable(&real));
+        self.read.retain(|path| !(write.contains(path) || within(path) && leaves(path)));
+        let is_makeable = |file: &&PathBuf| {
+            let folder = file.parent().and_then(|folder| fs::canonicalize(folder).ok());
+            !file.is_dir() && folder.is_some_and(|folder| is_writable(&folder))
+        };
+        match spec.hidden.iter().find(is_makeable) {
+            None => Ok(()),
+            Some(file) => Err(SetUpFault::Settings(format!(
                 "it may write into the folder of {}, and could replace that file. Name other folders in `write`, or move the file",
                 file.display()
-            )));
+            ))),
         }
-        Ok(places)
     }
 
     /// Adds a path named by the command or the working directory, unless that would open too much.

@@ -4,9 +4,10 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs, io,
+    net::TcpListener,
     os::unix::process::{CommandExt, ExitStatusExt},
     path::Path,
-    process::{Child, Command, ExitCode, ExitStatus},
+    process::{Child, Command, ExitCode},
     sync::mpsc,
     thread,
 };
@@ -18,14 +19,14 @@ use nix::{
         signal::{SigSet, Signal},
         socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, send, socket},
     },
-    unistd::{dup2_stdin, dup2_stdout, getegid, geteuid},
+    unistd::{getegid, geteuid},
 };
 use nonet_config::Network;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    INIT_COMMAND, NOT_SET_UP, PREFIX, Places, REMEDY, SANDBOX_COMMAND, SPEC, SandboxSpec, SetUpFault,
-    cgroup::Group, given, homes, init, proxy, restrict, told,
+    INIT_COMMAND, Places, REMEDY, SANDBOX_COMMAND, SandboxSpec, SetUpFault, cgroup::Group,
+    environment_of_step, exit_code, homes, init, let_go_of_pipes, proxy, restrict,
 };
 
 /// The signals that ask a program to stop. They reach the whole group, and this process must wait for the program.
@@ -43,32 +44,12 @@ pub(super) struct SandboxStart {
     pub is_counted: bool,
 }
 
-pub(super) fn run(command: &[OsString]) -> ExitCode {
-    let (spec, variables) = match given::<SandboxSpec>() {
-        Ok(given) => given,
-        Err(fault) => {
-            eprintln!("{}", told("?", &fault));
-            return ExitCode::from(NOT_SET_UP);
-        }
-    };
-    let server = spec.server.clone();
-    match start(spec, command, variables.into_iter().collect()) {
-        Ok(status) => {
-            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
-            ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
-        }
-        Err(fault) => {
-            eprintln!("{}", told(&server, &fault));
-            ExitCode::from(NOT_SET_UP)
-        }
-    }
-}
-
-fn start(
+/// Starts the program in a new sandbox, and waits for its end.
+pub(super) fn start(
     mut spec: SandboxSpec,
     command: &[OsString],
     mut variables: BTreeMap<OsString, OsString>,
-) -> Result<ExitStatus, SetUpFault> {
+) -> Result<ExitCode, SetUpFault> {
     let places = Places::of(&spec, command, &variables)?;
     let mut in_use = None;
     if let Some(own) = &mut spec.own {
@@ -93,31 +74,15 @@ fn start(
     own_user((0, user), (0, gid)).map_err(system("user namespaces"))?;
     let state = spec.state.clone();
     let inner = SandboxStart { places, user, group: gid, is_counted: group.is_some(), spec };
-    let hosts = match &inner.spec.net {
-        Network::Hosts(hosts) => Some(hosts.clone()),
-        Network::All | Network::Closed => None,
-    };
-    let mut child = match hosts {
-        None => launch(&inner, command, &variables, None)?.0,
-        Some(hosts) => {
-            // The proxy listens inside and connects from here, because a network namespace belongs to a thread. That thread
-            // stays, because the first process inside ends with it.
+    let mut child = match inner.spec.net.clone() {
+        Network::All | Network::Closed => launch(&inner, command, &variables, None)?.0,
+        Network::Hosts(hosts) => {
             for name in proxy::VARIABLES {
                 variables.insert(name.into(), proxy::ADDRESS.into());
             }
             variables.insert("NODE_USE_ENV_PROXY".into(), "1".into());
             variables.insert("NO_PROXY".into(), "localhost,127.0.0.1".into());
-            let (sender, receiver) = mpsc::sync_channel(1);
-            let command = command.to_vec();
-            thread::spawn(move || {
-                let launched = launch(&inner, &command, &variables, Some(proxy::PORT));
-                let _ = sender.send(launched);
-                loop {
-                    thread::park();
-                }
-            });
-            let stopped = |_| SetUpFault::Settings("the thread of its network ended".into());
-            let (child, listener) = receiver.recv().map_err(stopped)??;
+            let (child, listener) = launch_apart(inner, command.to_vec(), variables)?;
             listener.into_iter().for_each(|listener| proxy::serve(listener, hosts.clone(), state.clone()));
             child
         }
@@ -125,14 +90,28 @@ fn start(
     // This process and its proxy are not the program's.
     group.iter().for_each(Group::leave);
     let _ = set_dumpable(false);
-    // The pipes belong to the program, so this process must not keep their ends open.
-    let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null");
-    if let Ok(null) = null {
-        let _ = (dup2_stdin(&null), dup2_stdout(&null));
-    }
-    let status = child.wait().map_err(|error| SetUpFault::Settings(error.to_string()));
+    let_go_of_pipes();
+    let status = child.wait().map_err(|error| SetUpFault::Settings(error.to_string()))?;
     drop((group, in_use));
-    status
+    Ok(exit_code(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())))
+}
+
+/// Launches from a thread of its own, with a port for the proxy: the proxy listens inside and connects from here, because a
+/// network namespace belongs to a thread. That thread stays, because the first process inside ends with it.
+fn launch_apart(
+    inner: SandboxStart,
+    command: Vec<OsString>,
+    variables: BTreeMap<OsString, OsString>,
+) -> Result<(Child, Option<TcpListener>), SetUpFault> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    thread::spawn(move || {
+        let _ = sender.send(launch(&inner, &command, &variables, Some(proxy::PORT)));
+        loop {
+            thread::park();
+        }
+    });
+    let stopped = |_| SetUpFault::Settings("the thread of its network ended".into());
+    receiver.recv().map_err(stopped)?
 }
 
 /// Makes the control group for the limits of a sandbox, and enters it. `None` without limits, or where none can be had.
@@ -163,47 +142,37 @@ fn launch(
     command: &[OsString],
     variables: &BTreeMap<OsString, OsString>,
     port: Option<u16>,
-) -> Result<(Child, Option<std::net::TcpListener>), SetUpFault> {
+) -> Result<(Child, Option<TcpListener>), SetUpFault> {
     if inner.spec.net != Network::All {
         unshare(CloneFlags::CLONE_NEWNET).map_err(system("network namespaces"))?;
         loopback_up().map_err(system("a loopback address"))?;
     }
-    let listener = port.map(|port| std::net::TcpListener::bind(("127.0.0.1", port)));
+    let listener = port.map(|port| TcpListener::bind(("127.0.0.1", port)));
     let listener = listener.transpose().map_err(system("a port for the proxy"))?;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC)
         .map_err(system("mount and process namespaces"))?;
-    let inner = serde_json::to_string(inner).expect("names and paths are JSON");
+    let variables = variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()));
     let child = Command::new("/proc/self/exe")
         .arg0("nonet")
         .arg(INIT_COMMAND)
         .arg("--")
         .args(command)
         .env_clear()
-        .envs(carried(variables))
-        .env(SPEC, inner)
+        .envs(environment_of_step(inner, variables))
         .spawn()
         .map_err(system("a first process"))?;
     Ok((child, listener))
-}
-
-fn carried(variables: &BTreeMap<OsString, OsString>) -> impl Iterator<Item = (OsString, &OsString)> {
-    variables.iter().map(|(name, value)| {
-        let mut carried = OsString::from(PREFIX);
-        carried.push(name);
-        (carried, value)
-    })
 }
 
 /// Returns whether a complete sandbox is available: sets up this one without a program.
 fn is_whole(spec: &SandboxSpec) -> bool {
     // What limits it is decided when it starts.
     let spec = SandboxSpec { required: true, memory_bytes: None, processes: None, ..spec.clone() };
-    let spec = serde_json::to_string(&spec).expect("names and paths are JSON");
     let tried = Command::new("/proc/self/exe")
         .arg0("nonet")
         .arg(SANDBOX_COMMAND)
         .env_clear()
-        .env(SPEC, spec)
+        .envs(spec.helper_environment([]))
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())

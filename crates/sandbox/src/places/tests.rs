@@ -1,7 +1,5 @@
 use std::os::unix::fs::symlink;
 
-use nonet_config::Network;
-
 use super::*;
 
 struct Home(tempfile::TempDir);
@@ -28,18 +26,10 @@ impl Home {
     fn spec(&self) -> SandboxSpec {
         SandboxSpec {
             server: "s".into(),
-            read: Vec::new(),
-            write: None,
-            net: Network::All,
-            memory_bytes: None,
-            processes: None,
             required: true,
-            cwd: None,
             home: Some(self.0.path().into()),
-            own: None,
-            earlier: None,
             hidden: vec![self.path("state"), self.path("servers.toml")],
-            state: None,
+            ..SandboxSpec::default()
         }
     }
 
