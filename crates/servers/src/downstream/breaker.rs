@@ -39,12 +39,11 @@ pub(super) struct Breaker {
 
 #[derive(Debug, Default)]
 struct Circuits {
-    server: Circuit,
+    /// Those with failures since their own last success: of tools, and without a name the server's.
+    all: HashMap<Option<Box<str>>, Circuit>,
     /// The tools that failed since any tool last succeeded: one of them, and whether there are more.
     one: Option<Box<str>>,
     several: bool,
-    /// The tools that have failed since their own last success.
-    tools: HashMap<Box<str>, Circuit>,
     news: Vec<BreakerNews>,
 }
 
@@ -112,16 +111,6 @@ pub struct BreakerStatus {
     pub last_error: String,
 }
 
-/// What a call's outcome says about its server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HealthSign {
-    /// The server answers.
-    Alive,
-    Failed,
-    /// Nothing either way.
-    None,
-}
-
 impl Circuit {
     /// Returns whether a call may go through; marks the circuit as probed if this call is the probe.
     fn admit(&mut self, now: Instant, is_server: bool) -> Result<bool, BreakerRefusal> {
@@ -134,14 +123,11 @@ impl Circuit {
                 return Ok(true);
             }
         };
-        Err(BreakerRefusal { is_server, failures: self.failures, error: self.error.clone(), wait })
+        Err(self.refusal(is_server, wait))
     }
 
-    /// Lets the next call probe, because the last probe was inconclusive.
-    fn untried(&mut self) {
-        if let Some(open) = &mut self.open {
-            open.tried = false;
-        }
+    fn refusal(&self, is_server: bool, wait: Duration) -> BreakerRefusal {
+        BreakerRefusal { is_server, failures: self.failures, error: self.error.clone(), wait }
     }
 
     /// Counts a failure of a call that began at that time. Returns the reason if the circuit opens by it.
@@ -184,18 +170,19 @@ impl Breaker {
             return Ok(trial);
         }
         let mut state = self.state.lock();
-        // Check the tool first: a tool that is cut off must not use up its server's probe.
-        let of_tool = match state.tools.get_mut(tool) {
-            Some(circuit) => circuit.admit(began, false)?,
-            None => false,
+        let mut admit = |tool: Option<Box<str>>| {
+            let is_server = tool.is_none();
+            state.all.get_mut(&tool).map_or(Ok(false), |circuit| circuit.admit(began, is_server))
         };
-        match state.server.admit(began, true) {
+        // Check the tool first: a tool that is cut off must not use up its server's probe.
+        let of_tool = admit(Some(tool.into()))?;
+        match admit(None) {
             Ok(of_server) => trial.tries = of_tool || of_server,
-            Err(resting) => {
-                if let Some(circuit) = state.tools.get_mut(tool).filter(|_| of_tool) {
-                    circuit.untried();
+            Err(refusal) => {
+                if of_tool {
+                    state.untried(Some(tool.into()));
                 }
-                return Err(resting);
+                return Err(refusal);
             }
         }
         Ok(trial)
@@ -216,25 +203,21 @@ impl Breaker {
         let state = self.state.lock();
         let now = Instant::now();
         let left = |open: &OpenCircuit| millis(open.until.saturating_duration_since(now));
-        if let Some(open) = &state.server.open {
-            let last_error = state.server.error.clone();
-            return Some(BreakerStatus {
-                open: "server",
-                tools: Vec::new(),
-                retry_after_ms: left(open),
-                last_error,
-            });
+        let open = state.all.iter().filter_map(|(tool, circuit)| {
+            Some((tool.as_deref(), left(circuit.open.as_ref()?), circuit.error.as_str()))
+        });
+        let mut open: Vec<(Option<&str>, u64, &str)> = open.collect();
+        // The server, without a name, comes before tools, and counts for all of them.
+        open.sort_unstable();
+        if open.first()?.0.is_none() {
+            open.truncate(1);
         }
-        let mut resting: Vec<(&str, u64, &str)> = state
-            .tools
-            .iter()
-            .filter_map(|(name, circuit)| Some((&**name, left(circuit.open.as_ref()?), &*circuit.error)))
-            .collect();
-        resting.sort_unstable();
-        let retry_after_ms = resting.iter().map(|(_, left, _)| *left).min()?;
-        let last_error = resting.first()?.2.to_owned();
-        let tools = resting.iter().map(|(name, ..)| (*name).to_owned()).collect();
-        Some(BreakerStatus { open: "tools", tools, retry_after_ms, last_error })
+        Some(BreakerStatus {
+            open: if open[0].0.is_none() { "server" } else { "tools" },
+            tools: open.iter().filter_map(|(tool, ..)| tool.map(String::from)).collect(),
+            retry_after_ms: open.iter().map(|(_, left, _)| *left).min()?,
+            last_error: open[0].2.to_owned(),
+        })
     }
 
     /// Returns whether anything has changed since the last query.
@@ -254,16 +237,14 @@ impl Breaker {
             return;
         }
         let mut state = self.state.lock();
-        if state.server.open.is_some() {
-            state.tell(BreakerNews::Answers(None));
-        }
-        state.server = Circuit::default();
         (state.one, state.several) = (None, false);
-        if state.tools.remove(tool).is_some_and(|circuit| circuit.open.is_some()) {
-            state.tell(BreakerNews::Answers(Some(tool.into())));
+        for tool in [None, Some(Box::from(tool))] {
+            if state.all.remove(&tool).is_some_and(|circuit| circuit.open.is_some()) {
+                state.tell(BreakerNews::Answers(tool));
+            }
         }
         self.has_news.store(!state.news.is_empty(), Ordering::Release);
-        self.troubled.store(!state.tools.is_empty(), Ordering::Release);
+        self.troubled.store(!state.all.is_empty(), Ordering::Release);
     }
 
     fn failed(&self, trial: &Trial<'_>, error: &str) {
@@ -276,19 +257,14 @@ impl Breaker {
             Some(one) => state.several |= **one != *tool,
         }
         let times = (trial.began, Instant::now());
-        let rests = |circuit: &Circuit, is_server, wait| {
-            let Circuit { failures, error, .. } = circuit;
-            BreakerRefusal { is_server, failures: *failures, error: error.clone(), wait }
-        };
-        if let Some(wait) = state.server.fail(times, error, trial.tries, state.several, settings) {
-            let resting = rests(&state.server, true, wait);
-            state.tell(BreakerNews::Rests(None, resting));
-        }
-        if state.tools.len() < MAX_TOOLS || state.tools.contains_key(tool) {
-            let circuit = state.tools.entry(tool.into()).or_default();
-            if let Some(wait) = circuit.fail(times, error, trial.tries, true, settings) {
-                let resting = rests(circuit, false, wait);
-                state.tell(BreakerNews::Rests(Some(tool.into()), resting));
+        for (tool, may_open) in [(None, state.several), (Some(Box::from(tool)), true)] {
+            if state.all.len() > MAX_TOOLS && !state.all.contains_key(&tool) {
+                continue;
+            }
+            let circuit = state.all.entry(tool.clone()).or_default();
+            if let Some(wait) = circuit.fail(times, error, trial.tries, may_open, settings) {
+                let refusal = circuit.refusal(tool.is_none(), wait);
+                state.tell(BreakerNews::Rests(tool, refusal));
             }
         }
         self.has_news.store(!state.news.is_empty(), Ordering::Release);
@@ -296,14 +272,19 @@ impl Breaker {
 
     fn untried(&self, tool: &str) {
         let mut state = self.state.lock();
-        state.server.untried();
-        if let Some(circuit) = state.tools.get_mut(tool) {
-            circuit.untried();
-        }
+        state.untried(None);
+        state.untried(Some(tool.into()));
     }
 }
 
 impl Circuits {
+    /// Lets the next call probe, because the last probe was inconclusive.
+    fn untried(&mut self, tool: Option<Box<str>>) {
+        if let Some(open) = self.all.get_mut(&tool).and_then(|circuit| circuit.open.as_mut()) {
+            open.tried = false;
+        }
+    }
+
     fn tell(&mut self, news: BreakerNews) {
         if self.news.len() < MAX_NEWS {
             self.news.push(news);
@@ -315,13 +296,10 @@ impl Trial<'_> {
     /// Reports the outcome of the call. `has_all_time`: the call had as long as the server's settings allow.
     pub(super) fn ended<T>(mut self, result: &Result<T, CallError>, has_all_time: bool) {
         let Some(breaker) = self.breaker else { return };
-        match sign(result, has_all_time) {
-            HealthSign::Alive => breaker.answered(self.tool),
-            HealthSign::Failed => {
-                let error = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
-                breaker.failed(&self, &error);
-            }
-            HealthSign::None => return,
+        match (result, is_alive(result, has_all_time)) {
+            (_, Some(true)) => breaker.answered(self.tool),
+            (Err(error), Some(false)) => breaker.failed(&self, &error.to_string()),
+            _ => return,
         }
         self.tries = false;
     }
@@ -335,15 +313,15 @@ impl Drop for Trial<'_> {
     }
 }
 
-/// Returns what a call's outcome says about its server. A caller with a shorter timeout than the settings' must not cut
+/// Returns whether the server answers, as far as a call's outcome shows it. A caller with a shorter timeout than the settings' must not cut
 /// others off.
-fn sign<T>(result: &Result<T, CallError>, has_all_time: bool) -> HealthSign {
+fn is_alive<T>(result: &Result<T, CallError>, has_all_time: bool) -> Option<bool> {
     match result {
-        Ok(_) => HealthSign::Alive,
+        Ok(_) => Some(true),
         Err(error) => match error {
-            CallError::Rpc(_) | CallError::NotAllowed { .. } | CallError::RateLimited { .. } => HealthSign::Alive,
-            CallError::Closed(_) | CallError::Upstream { is_answer: false, .. } => HealthSign::Failed,
-            CallError::TimedOut(_) if has_all_time => HealthSign::Failed,
+            CallError::Rpc(_) | CallError::NotAllowed { .. } | CallError::RateLimited { .. } => Some(true),
+            CallError::Closed(_) | CallError::Upstream { is_answer: false, .. } => Some(false),
+            CallError::TimedOut(_) if has_all_time => Some(false),
             // A server that is down has its own backoff, and each call makes it retry at once.
             CallError::TimedOut(_)
             | CallError::NotReady(_)
@@ -354,7 +332,7 @@ fn sign<T>(result: &Result<T, CallError>, has_all_time: bool) -> HealthSign {
             // The next call may be for something else.
             | CallError::Unreadable(_)
             | CallError::Upstream { .. }
-            | CallError::Resting(_) => HealthSign::None,
+            | CallError::Resting(_) => None,
         },
     }
 }
@@ -450,24 +428,24 @@ mod tests {
 
     #[test]
     fn what_a_call_says_of_its_server() {
-        let check = |error: CallError, expected: HealthSign| {
+        let check = |error: CallError, expected: Option<bool>| {
             let shown = format!("{error:?}");
-            assert_eq!(sign::<()>(&Err(error), true), expected, "{shown}");
+            assert_eq!(is_alive::<()>(&Err(error), true), expected, "{shown}");
         };
-        check(CallError::Closed(String::new()), HealthSign::Failed);
-        check(CallError::TimedOut(Duration::ZERO), HealthSign::Failed);
+        check(CallError::Closed(String::new()), Some(false));
+        check(CallError::TimedOut(Duration::ZERO), Some(false));
         let upstream =
             |is_answer| CallError::Upstream { error: String::new(), wait: None, is_open: false, is_answer };
-        check(upstream(false), HealthSign::Failed);
-        check(upstream(true), HealthSign::None);
-        check(CallError::Unreadable(String::new()), HealthSign::None);
-        check(CallError::Params(String::new()), HealthSign::None);
-        check(CallError::Cancelled, HealthSign::None);
-        check(CallError::Busy(1), HealthSign::None);
-        check(CallError::NotReady(super::super::ConnectionState::Starting), HealthSign::None);
+        check(upstream(false), Some(false));
+        check(upstream(true), None);
+        check(CallError::Unreadable(String::new()), None);
+        check(CallError::Params(String::new()), None);
+        check(CallError::Cancelled, None);
+        check(CallError::Busy(1), None);
+        check(CallError::NotReady(super::super::ConnectionState::Starting), None);
         let refused = rmcp::model::ErrorData::internal_error("no", None);
-        check(CallError::Rpc(refused), HealthSign::Alive);
-        assert_eq!(sign(&Ok(json!({ "isError": true })), true), HealthSign::Alive);
-        assert_eq!(sign::<()>(&Err(CallError::TimedOut(Duration::ZERO)), false), HealthSign::None);
+        check(CallError::Rpc(refused), Some(true));
+        assert_eq!(is_alive(&Ok(json!({ "isError": true })), true), Some(true));
+        assert_eq!(is_alive::<()>(&Err(CallError::TimedOut(Duration::ZERO)), false), None);
     }
 }
