@@ -7,36 +7,39 @@ mod build;
 mod changes;
 pub mod guide;
 mod marks;
+mod resolve;
 mod risk;
+mod tool;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use nonet_base::{
     persistent::SharedMap,
-    text::{clean, clip, clip_words},
+    text::{clean, clip},
 };
-use nonet_config::{Expose, Globs, Policy, PolicyRule, Risk, ServerSettings};
-use nonet_schema::Schema;
-use nonet_search::Document;
+use nonet_config::{Expose, PolicyRule, ServerSettings};
 use nonet_text::{
-    fault::{Fault, FaultCode},
-    leaks::{Findings, KnownSecrets},
-    name::{self, Namespaces, Spellings, WireName},
+    leaks::KnownSecrets,
+    name::{self, Namespaces, WireName},
     prose,
-    results::json_len,
 };
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-pub use self::marks::mark;
 use self::{
     build::{ToolNamePair, build, own_name, renames},
-    changes::{FullNames, Tools, Uses, names_of, used_by},
+    changes::{FullNames, Tools, Uses, used_by, with},
+    tool::Keys,
+};
+pub use self::{
+    marks::mark,
+    resolve::CatalogView,
+    tool::{EntryKind, Tool},
 };
 use crate::{
-    pins::{DefinitionChange, ServerTrust},
+    pins::ServerTrust,
     prompts_resources::{PromptsResources, ServerOffer},
 };
 
@@ -48,274 +51,6 @@ pub const GATEWAY: &str = "gateway";
 pub const SKILLS: &str = "skills";
 /// The category of apps.
 pub const APPS: &str = "apps";
-/// How many candidates are described in one answer.
-const MOST_DESCRIBED: usize = 5;
-/// How many names an "unknown" or "ambiguous" answer suggests.
-const SUGGESTIONS: usize = 5;
-
-/// What an entry of the catalogue is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum EntryKind {
-    /// A tool of a server, or one of Nonet's own.
-    #[default]
-    Tool,
-    /// A skill from a folder, or a server's prompt.
-    Skill,
-    /// An app of the configuration.
-    App,
-}
-
-impl EntryKind {
-    /// Returns the kind of a category's entries.
-    fn of(server: &str) -> Self {
-        match server {
-            SKILLS => Self::Skill,
-            APPS => Self::App,
-            _ => Self::Tool,
-        }
-    }
-
-    /// Returns the category for entries of this kind; `None` for tools.
-    pub fn category(self) -> Option<&'static str> {
-        match self {
-            Self::Tool => None,
-            Self::Skill => Some(SKILLS),
-            Self::App => Some(APPS),
-        }
-    }
-}
-
-/// One tool of one server, or something found and called like a tool: a skill or an app.
-#[derive(Clone, Debug)]
-pub struct Tool {
-    /// The server's name, or [`GATEWAY`], [`SKILLS`] or [`APPS`].
-    pub server: Arc<str>,
-    /// What it is.
-    pub kind: EntryKind,
-    /// The server that has the prompt, if the entry is one.
-    pub of: Option<Arc<str>>,
-    /// The tool's name: the server's own, or the configuration's new one.
-    pub name: Arc<str>,
-    /// The server's own name for it.
-    pub own: Arc<str>,
-    /// `server.tool`.
-    pub full: Arc<str>,
-    /// The spellings of its full name that rules against it match too.
-    spellings: Spellings,
-    /// `server__tool`, fit for the strictest API.
-    pub wire: Arc<str>,
-    /// Whether its server exposes its tools under their own names; then the tool is listed as the server defines it.
-    pub verbatim: bool,
-    /// Whether clients over HTTP repeat some of its params in headers (`x-mcp-header`, 2026-07-28). Only clients that see its
-    /// schema do.
-    pub mirrored: bool,
-    /// Its title, if it has one.
-    pub title: String,
-    /// Its description, whole.
-    pub description: String,
-    /// The definition as the server listed it, verbatim.
-    pub definition: Arc<Value>,
-    /// The same without hidden characters in its texts.
-    pub visible: Arc<Value>,
-    /// The visible definition with the configuration's corrections, under the server's own name.
-    pub listed: Arc<Value>,
-    /// Its input schema.
-    pub schema: Schema,
-    /// What a call can do at worst.
-    pub risk: Risk,
-    /// Whether the server declares it read-only.
-    pub read_only: bool,
-    /// Whether calls may run concurrently with other calls to the same server.
-    pub parallel: bool,
-    /// Whether its server accepts calls to it only as tasks (`execution.taskSupport`, 2025-11-25).
-    pub as_task: bool,
-    /// The configuration's policy for its calls.
-    pub policy: Policy,
-    /// The key of the configuration that sets the policy.
-    pub policy_rule: String,
-    /// The rule that hides it, if any: a hidden tool is not found, not listed, and not called.
-    pub blocked: Option<String>,
-    /// Other names from the configuration.
-    pub aliases: Vec<String>,
-    /// Its server's tags and its own.
-    pub tags: Vec<String>,
-    /// The session that its server belongs to, if any.
-    pub session: Option<u64>,
-    /// Words for search from a REST service's document, and the tags of a session's server. Profiles do not select by them.
-    pub search_tags: Vec<String>,
-    /// Example params for calls, from the configuration; all of them are valid.
-    pub examples: Vec<Map<String, Value>>,
-    /// Why other examples are invalid, each with its place in the list.
-    pub misfits: Vec<(usize, String)>,
-    /// Twelve hex digits of a hash of the definition as clients see it.
-    pub version: String,
-    /// The hash of its definition as the server lists it: 64 hex digits. Approvals refer to it.
-    pub hash: Arc<str>,
-    /// How its definition differs from the trusted one, if it does.
-    pub change: Option<Arc<DefinitionChange>>,
-    /// `name(param: type, ...)`.
-    pub signature: String,
-    /// The findings in its definition, computed on first use.
-    marks: OnceLock<Findings>,
-    /// The length of its definition as JSON, computed on first use.
-    bytes: OnceLock<usize>,
-    keys: Keys,
-}
-
-/// What a tool is looked up by, besides its names.
-#[derive(Clone, Debug)]
-struct Keys {
-    /// Its wire name without a clash, and with one.
-    plain: Arc<str>,
-    hashed: Arc<str>,
-    /// Its full name, its own name and its wire name, folded.
-    full: Arc<str>,
-    own: Arc<str>,
-    wire: Arc<str>,
-}
-
-impl Tool {
-    /// Whether patterns of a rule against tools match its full name, in any spelling.
-    pub fn is_caught_by(&self, patterns: &Globs) -> bool {
-        patterns.catches(&self.full, &self.spellings)
-    }
-
-    /// Returns the description cut to one short paragraph for lists, at most `max` characters.
-    pub fn summary(&self, max: usize) -> String {
-        let text = if self.description.is_empty() { &self.title } else { &self.description };
-        let first = text.trim().split("\n\n").next().unwrap_or_default();
-        let flat = first.split_whitespace().collect::<Vec<_>>().join(" ");
-        clip_words(&flat, max)
-    }
-
-    /// Returns the length of its definition as JSON, in bytes. Computed once.
-    pub fn bytes(&self) -> usize {
-        *self.bytes.get_or_init(|| json_len(&self.definition))
-    }
-
-    /// Returns whether the server declares that a repeated call with the same params has no further effect.
-    pub fn is_repeatable(&self) -> bool {
-        let idempotent = self.definition.get("annotations").and_then(|all| all.get("idempotentHint"));
-        // A changed definition's promises are not trusted yet.
-        self.read_only || self.change.is_none() && idempotent == Some(&Value::Bool(true))
-    }
-
-    /// Returns an example call of this tool, with placeholders for the required parameters.
-    pub fn call(&self) -> Value {
-        self.call_with(&self.schema.example())
-    }
-
-    /// Returns a call of this tool with these params.
-    pub fn call_with(&self, params: &Map<String, Value>) -> Value {
-        let (meta_tool, arguments) = self.meta_call(params);
-        json!({ "tool": meta_tool, "arguments": arguments })
-    }
-
-    /// Returns whether it is a server's tool: not one of Nonet's own, not a skill, and not an app.
-    pub fn is_of_server(&self) -> bool {
-        self.kind == EntryKind::Tool && &*self.server != GATEWAY
-    }
-
-    /// Returns the server that its calls reach: for a prompt, the server that has it.
-    pub fn at(&self) -> &Arc<str> {
-        self.of.as_ref().unwrap_or(&self.server)
-    }
-
-    /// Returns the change that holds its calls until the user trusts it.
-    pub fn held(&self) -> Option<&Arc<DefinitionChange>> {
-        self.change.as_ref().filter(|change| change.is_held())
-    }
-
-    /// Returns its full name with the server's own name for the tool, which stays the same when the configuration renames it.
-    pub fn own_full(&self) -> Arc<str> {
-        if self.is_renamed() { name::full_name(&self.server, &self.own).into() } else { self.full.clone() }
-    }
-
-    /// Returns whether the configuration renames it.
-    pub fn is_renamed(&self) -> bool {
-        self.own != self.name
-    }
-
-    /// Returns the tool as a document for search.
-    pub fn document(&self, server_description: &str) -> Document {
-        let mut terms: Vec<String> =
-            self.aliases.iter().chain(&self.tags).chain(&self.search_tags).cloned().collect();
-        if self.is_renamed() {
-            terms.push(self.own.to_string());
-        }
-        // `skills` and `apps` say nothing about the entry; a prompt shares its server's subject.
-        let group: &str = match self.kind {
-            EntryKind::Tool => &self.server,
-            EntryKind::Skill | EntryKind::App => self.of.as_deref().unwrap_or_default(),
-        };
-        Document::from_definition(
-            &self.full,
-            group,
-            self.name_at_server(),
-            &self.title,
-            &self.description,
-            self.telling_schema(),
-            terms,
-            if self.kind == EntryKind::Tool { server_description } else { "" },
-        )
-    }
-}
-
-/// What a caller sees when a name is looked up.
-#[derive(Clone, Copy)]
-pub struct CatalogView<'a> {
-    /// Whether the caller may use a tool.
-    pub seen: &'a dyn Fn(&Tool) -> bool,
-    /// The names of all servers.
-    pub names: &'a Namespaces,
-    /// Whether a server exists for the caller: it does not belong to another session. A name that begins with the server's
-    /// name is never another server's, even if the caller may not know of the server.
-    pub is_there: &'a dyn Fn(&str) -> bool,
-    /// Whether the caller may know of a server. A tool of any other server is unknown, not forbidden.
-    pub knows: &'a dyn Fn(&str) -> bool,
-}
-
-/// What a name can mean, given the server that it names.
-struct NameMeanings<'a> {
-    /// The servers that the name names; empty if it names none.
-    servers: Vec<Arc<str>>,
-    /// For a skill, the servers whose prompt it names.
-    of: Vec<Arc<str>>,
-    /// The rest of the name, after the server's.
-    rest: &'a str,
-    sight: CatalogView<'a>,
-}
-
-impl<'a> NameMeanings<'a> {
-    fn of(given: &'a str, sight: CatalogView<'a>) -> Self {
-        let there = |servers: &[Arc<str>]| {
-            servers.iter().filter(|server| (sight.is_there)(server)).cloned().collect::<Vec<_>>()
-        };
-        let servers = there(sight.names.named(given));
-        let rest = name::without_client_prefix(given.trim()).unwrap_or(given.trim());
-        let rest = name::split_given(rest).map_or("", |(_, rest)| rest);
-        let is_skill = servers.iter().any(|server| **server == *SKILLS);
-        let of = if is_skill { there(sight.names.named(rest)) } else { Vec::new() };
-        Self { servers, of, rest, sight }
-    }
-
-    fn may_be(&self, tool: &Tool) -> bool {
-        let is_of = |servers: &[Arc<str>], server: &Arc<str>| servers.is_empty() || servers.contains(server);
-        let is_of_prompt = match &tool.of {
-            Some(server) => is_of(&self.of, server),
-            None => self.of.is_empty() || *tool.name == *self.rest,
-        };
-        is_of(&self.servers, &tool.server) && is_of_prompt
-    }
-}
-
-impl CatalogView<'_> {
-    /// Whether a tool may be refused to the caller rather than be unknown.
-    fn shows(&self, tool: &Tool) -> bool {
-        (self.seen)(tool) || (self.knows)(&tool.server) && (self.knows)(tool.at())
-    }
-}
 
 /// What one server listed.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -389,9 +124,6 @@ pub struct CatalogSource {
     /// Its settings.
     pub settings: Option<Arc<ServerSettings>>,
 }
-
-/// Full names by another key, while a catalogue is built.
-type Lists = HashMap<Arc<str>, Vec<Arc<str>>>;
 
 /// One server's part of the catalogue.
 #[derive(Clone, Debug, Default)]
@@ -528,7 +260,6 @@ impl Catalog {
     /// Returns the catalogue of these sources, equal to a new one. An unchanged listing (the same `Arc`) under the same
     /// settings, and an unchanged definition, are reused. `names` are the names of all configured servers, with or without a
     /// listing.
-    /// or without a list.
     pub fn updated(
         &self,
         sources: impl IntoIterator<Item = CatalogSource>,
@@ -553,10 +284,10 @@ impl Catalog {
         policies: &BTreeMap<String, PolicyRule>,
         names: &Arc<Namespaces>,
     ) -> Self {
-        let (shadowed, uses) = give_wire_names(&mut parts);
+        let shadowed = give_wire_names(&mut parts);
         let is_shadowed = !shadowed.is_empty();
         let mut catalog =
-            Self { policies: policies.clone(), names: names.clone(), uses, is_shadowed, ..Self::default() };
+            Self { policies: policies.clone(), names: names.clone(), is_shadowed, ..Self::default() };
         for (server, part) in &parts {
             let is_shadowed =
                 |tool: &&Arc<Tool>| shadowed.get(&tool.full).is_some_and(|first| first != server);
@@ -572,21 +303,12 @@ impl Catalog {
         let mut tools: Vec<&Arc<Tool>> =
             own.filter(|tool| shadowed.get(&tool.full).is_none_or(|first| *first == tool.server)).collect();
         tools.sort_by(|a, b| a.full.cmp(&b.full));
-        let (mut by_fold, mut by_bare) = (Lists::new(), Lists::new());
-        for tool in &tools {
-            catalog.by_wire.insert(tool.wire.clone(), (*tool).clone());
-            let keys = &tool.keys;
-            by_fold.entry(keys.full.clone()).or_default().push(tool.full.clone());
-            if keys.wire != keys.full {
-                by_fold.entry(keys.wire.clone()).or_default().push(tool.full.clone());
-            }
-            by_bare.entry(keys.own.clone()).or_default().push(tool.full.clone());
+        for tool in tools {
+            catalog.put_in(tool);
             if tool.is_renamed() {
-                catalog.keep_old_name(tool, &mut by_fold, &mut by_bare);
+                catalog.keep_old_name(tool);
             }
         }
-        (catalog.by_fold, catalog.by_bare) = (names_of(by_fold), names_of(by_bare));
-        catalog.tools = Tools::of_sorted(&tools.into_iter().cloned().collect::<Vec<_>>());
         catalog.passed = self.passed_of(&parts, names);
         catalog.parts = parts;
         catalog.give_own_names();
@@ -594,14 +316,14 @@ impl Catalog {
     }
 
     /// Keeps a renamed tool reachable by the name that it has at its server, in every form.
-    fn keep_old_name(&mut self, tool: &Arc<Tool>, by_fold: &mut Lists, by_bare: &mut Lists) {
+    fn keep_old_name(&mut self, tool: &Arc<Tool>) {
         let full = name::full_name(&tool.server, &tool.own);
         let WireName { plain, hashed } = WireName::new(&tool.server, &tool.own);
         let folds: HashSet<String> = [&full, &plain, &hashed].map(|name| name::fold(name)).into();
         for fold in folds {
-            by_fold.entry(fold.into()).or_default().push(tool.full.clone());
+            with(&mut self.by_fold, &fold.into(), &tool.full);
         }
-        by_bare.entry(name::fold(&tool.own).into()).or_default().push(tool.full.clone());
+        with(&mut self.by_bare, &name::fold(&tool.own).into(), &tool.full);
         self.by_old.insert(full.into(), tool.clone());
         self.by_old.insert(hashed.into(), tool.clone());
     }
@@ -783,173 +505,14 @@ impl Catalog {
     pub fn by_own_name(&self, name: &str) -> Option<&Arc<Tool>> {
         self.by_own.get(name)
     }
-
-    /// Returns the tool that a caller means by `given`: `a.b`, `a__b`, `a:b`, `a/b`, `mcp__nonet__a__b` or a bare `b`, in any
-    /// case, with `-` and `_` alike. Never guesses: two candidates are a fault.
-    pub fn resolve(&self, given: &str) -> Result<&Arc<Tool>, Fault> {
-        let sight =
-            CatalogView { seen: &|_| true, names: &self.names, is_there: &|_| true, knows: &|_| true };
-        self.resolve_among(given, sight)
-    }
-
-    /// Resolves a name like [`Catalog::resolve`] for a caller who may see only some of the tools. A fault names no other
-    /// tool, and a name means an unseen tool only if nothing else fits.
-    ///
-    /// The named server comes first: a name that begins with a server's name belongs to that server, known or not, and a name
-    /// that spells one server's tool is never another server's tool of that name.
-    pub fn resolve_among(&self, given: &str, sight: CatalogView<'_>) -> Result<&Arc<Tool>, Fault> {
-        let found = self.resolve_given(given, sight);
-        match found.as_ref().map_err(|fault| fault.code) {
-            Err(FaultCode::UnknownTool) => match sight.names.behind_other_client(given) {
-                Some(inner) => self.resolve_given(inner, sight),
-                None => found,
-            },
-            _ => found,
-        }
-    }
-
-    fn resolve_given(&self, given: &str, sight: CatalogView<'_>) -> Result<&Arc<Tool>, Fault> {
-        let seen = |tool: &Tool| tool.blocked.is_none() && (sight.seen)(tool);
-        // A tool's own name may begin or end with white space.
-        if let Some(tool) = self.tools.get(given).filter(|tool| sight.shows(tool)) {
-            return Ok(tool);
-        }
-        let meant = NameMeanings::of(given, sight);
-        let is_own = |tool: &&Arc<Tool>| {
-            let fold = name::fold(given);
-            let unlisted = self.unlisted_owner(&fold, &meant);
-            seen(tool) && meant.may_be(tool) && unlisted.is_none_or(|server| *server == tool.server)
-        };
-        if let Some(tool) = self.by_own.get(given).filter(is_own) {
-            return Ok(tool);
-        }
-        let given = given.trim();
-        let short = name::without_client_prefix(given);
-        for name in [Some(given), short].into_iter().flatten() {
-            let live = self.tools.get(name).or_else(|| self.by_wire.get(name));
-            let known = live.or_else(|| self.by_old.get(name)).filter(|tool| meant.may_be(tool));
-            if let Some(tool) = known.filter(|tool| sight.shows(tool)) {
-                return Ok(tool);
-            }
-        }
-        for name in [Some(given), short].into_iter().flatten() {
-            let mut names = self.spelled(name, &meant);
-            // They take their names all the same.
-            names.retain(|full| sight.shows(&self.tools[*full]));
-            if names.iter().any(|full| seen(&self.tools[*full])) {
-                names.retain(|full| seen(&self.tools[*full]));
-            } else {
-                // Which of several hidden tools is refused makes no difference.
-                names.truncate(1);
-            }
-            // A skill or an app never shadows a tool.
-            if names.iter().any(|full| self.tools[*full].kind == EntryKind::Tool) {
-                names.retain(|full| self.tools[*full].kind == EntryKind::Tool);
-            }
-            let exact: Vec<&&Arc<str>> =
-                names.iter().filter(|full| *self.tools[**full].name == *name).collect();
-            match (&names[..], &exact[..]) {
-                ([], _) => {}
-                ([one], _) => return Ok(&self.tools[*one]),
-                (_, [one]) => return Ok(&self.tools[**one]),
-                (many, _) => return Err(self.ambiguous(given, many)),
-            }
-        }
-        // A tool that took another's name is not suggested for it.
-        let is_named = |tool: &Tool| !meant.servers.is_empty() && meant.may_be(tool);
-        let is_offered =
-            |tool: &Tool| seen(tool) && (is_named(tool) || !self.clashes.contains_key(&tool.full));
-        Err(self.unknown(given, &is_offered))
-    }
-
-    /// Returns a server without a known listing that may own a folded name, if the name names no other server.
-    fn unlisted_owner<'a>(&self, folded: &'a str, meant: &NameMeanings<'a>) -> Option<&'a Arc<str>> {
-        let is_unlisted = |server: &&Arc<str>| {
-            (meant.sight.is_there)(server)
-                && !name::RESERVED.contains(&&***server)
-                && !self.servers.contains_key(*server)
-        };
-        meant.sight.names.implied(folded).find(is_unlisted).filter(|_| meant.servers.is_empty())
-    }
-
-    /// Returns the full names of the tools that a name may spell.
-    fn spelled<'a>(&'a self, name: &str, meant: &NameMeanings<'_>) -> Vec<&'a Arc<str>> {
-        let fold = name::fold(name);
-        let by = |map: &'a FullNames| {
-            let names = map.get(&*fold).into_iter().flat_map(|names| names.iter());
-            names.filter(|full| meant.may_be(&self.tools[*full])).collect::<Vec<_>>()
-        };
-        let (mut names, mut bare) = (by(&self.by_fold), by(&self.by_bare));
-        if meant.servers.is_empty() {
-            let server = |full: &Arc<str>| &self.tools[full].server;
-            let is_there = |full: &&&Arc<str>| (meant.sight.is_there)(server(full));
-            let spelled: HashSet<&Arc<str>> =
-                names.iter().filter(is_there).map(|full| server(full)).collect();
-            if !spelled.is_empty() {
-                bare.retain(|full| spelled.contains(server(full)));
-            }
-            if name::meta_tool(name).is_some() {
-                bare.retain(|full| self.tools[*full].kind != EntryKind::Tool);
-            }
-            if let Some(unlisted) = self.unlisted_owner(&fold, meant) {
-                names.retain(|full| server(full) == unlisted);
-                bare.retain(|full| server(full) == unlisted);
-            }
-        }
-        names.append(&mut bare);
-        names.sort();
-        names.dedup();
-        names
-    }
-
-    fn ambiguous(&self, given: &str, candidates: &[&Arc<str>]) -> Fault {
-        let list = candidates.iter().map(|full| full.as_ref()).collect::<Vec<_>>().join(", ");
-        let fault = Fault::new(
-            FaultCode::AmbiguousTool,
-            format!("`{given}` may be any of: {list}. Call again with one of these full names."),
-        );
-        let names: Vec<&str> = candidates.iter().take(MOST_DESCRIBED).map(|full| &***full).collect();
-        fault.next("get_tool", json!({ "names": names })).suggest(candidates)
-    }
-
-    /// Returns the fault for a name that no `seen` tool has, with the nearest names.
-    pub fn unknown(&self, given: &str, seen: &dyn Fn(&Tool) -> bool) -> Fault {
-        let given = given.trim();
-        let given = name::without_client_prefix(given).unwrap_or(given);
-        let tools = self.tools.values().filter(|tool| seen(tool));
-        let near = name::nearest_tools(
-            given,
-            tools.map(|tool| (&*tool.server, &*tool.name, &*tool.full)),
-            SUGGESTIONS,
-        );
-        let message = match near.first() {
-            Some(first) => format!("There is no tool `{given}`. The nearest is `{first}`."),
-            None => format!("There is no tool `{given}`. Search for what it should do."),
-        };
-        let words = given.replace(['_', '.', '-', ':', '/'], " ");
-        let fault = Fault::new(FaultCode::UnknownTool, message).suggest(&near);
-        let named = || {
-            let server = name::fold(name::split_given(given)?.0);
-            let (named, part) = self.parts.iter().find(|(part, _)| name::fold(part) == server)?;
-            part.tools.iter().any(|tool| seen(tool)).then_some(named)
-        };
-        match (near.first(), words.trim()) {
-            (Some(first), _) => fault.next("get_tool", json!({ "name": first })),
-            (None, "") => fault.next("list_categories", json!({})),
-            (None, words) => match named() {
-                Some(server) => fault.next("browse_category", json!({ "category": &**server })),
-                None => fault.next("search_tools", json!({ "query": words })),
-            },
-        }
-    }
 }
 
 /// Gives every tool its wire name. Tools whose plain names clash all get the hash, so that no name depends on their order.
 /// Returns the full names that several servers give, each with the first of those servers, which owns the name.
-fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Arc<CatalogPart>>) -> (HashMap<Arc<str>, Arc<str>>, Uses) {
+fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Arc<CatalogPart>>) -> HashMap<Arc<str>, Arc<str>> {
     let mut first: HashMap<Arc<str>, &Arc<str>> = HashMap::new();
     let mut shadowed: HashMap<Arc<str>, Arc<str>> = HashMap::new();
-    let mut uses = Uses::default();
+    let mut uses: HashMap<Arc<str>, usize> = HashMap::new();
     for (server, part) in &*parts {
         for tool in &part.tools {
             if let Some(first) = first.get(&tool.full) {
@@ -959,8 +522,7 @@ fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Arc<CatalogPart>>) -> (HashMap
             }
             first.insert(tool.full.clone(), server);
             for name in used_by(tool) {
-                let known = uses.get(name).copied().unwrap_or_default();
-                uses.insert(name.clone(), known + 1);
+                *uses.entry(name.clone()).or_default() += 1;
             }
         }
     }
@@ -983,7 +545,7 @@ fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Arc<CatalogPart>>) -> (HashMap
             }
         }
     }
-    (shadowed, uses)
+    shadowed
 }
 
 /// Returns a folded name; a clone of `other` if both are equal.

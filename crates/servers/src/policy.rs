@@ -30,7 +30,14 @@ pub struct PolicyScope<'a> {
     /// The profile's rules.
     pub profile: &'a Profile,
     /// The named groups of the configuration.
-    pub categories: &'a std::collections::BTreeMap<String, Category>,
+    pub categories: &'a BTreeMap<String, Category>,
+}
+
+impl PolicyScope<'_> {
+    /// Returns the full name of a key of the profile.
+    fn key(&self, key: &str) -> String {
+        format!("profiles.{}.{key}", self.name)
+    }
 }
 
 /// The kind of an [`PolicyItem`].
@@ -81,6 +88,37 @@ impl<'a> PolicyItem<'a> {
     }
 }
 
+/// A tool, prompt or resource as the rules of a profile see it.
+struct Governed<'a> {
+    server: &'a str,
+    tags: &'a [String],
+    risk: Risk,
+    /// Whether patterns on full names match.
+    matches: &'a dyn Fn(&Globs) -> bool,
+    /// Whether patterns of a rule against it match, in any spelling.
+    is_caught: &'a dyn Fn(&Globs) -> bool,
+}
+
+/// Returns the policy of something with a name and a risk, and the key that decides it: a policy that names it, else its
+/// server's, else one for its risk; the strictest of several. A policy that names another spelling can only be stricter.
+pub(crate) fn decided(
+    policies: &BTreeMap<String, PolicyRule>,
+    (server, of_server): (&str, Option<Policy>),
+    risk: Risk,
+    matches: impl Fn(&Globs) -> bool,
+    is_caught_by: impl Fn(&Globs) -> bool,
+) -> (Policy, String) {
+    let strictest = |by_name: bool| {
+        let rule = PolicyRule::strictest(policies, by_name, risk, &matches);
+        rule.map(|(policy, name)| (policy, format!("policies.{name}")))
+    };
+    let exact = strictest(true)
+        .or_else(|| Some((of_server?, format!("servers.{server}.policy"))))
+        .or_else(|| strictest(false))
+        .unwrap_or((Policy::Allow, String::new()));
+    PolicyRule::raised(exact, policies, risk, is_caught_by)
+}
+
 /// Checks a prompt or resource, as [`check`] does a tool. A link in an allowed tool's result may lead to an item that
 /// the profile does not show, unless the profile's `deny` or `max_risk` forbids it.
 pub fn check_item(
@@ -95,61 +133,31 @@ pub fn check_item(
     if item.kind == ItemKind::Unlisted && !item.settings.unlisted_resources {
         return of_server("unlisted_resources");
     }
-    let strictest = |by_name: bool| {
-        let rule = PolicyRule::strictest(policies, by_name, item.risk, |tools| item.matches(tools));
-        rule.map(|(policy, name)| (policy, format!("policies.{name}")))
-    };
-    let exact = strictest(true)
-        .or_else(|| Some((item.settings.policy?, format!("servers.{}.policy", item.server))))
-        .or_else(|| strictest(false))
-        .unwrap_or((Policy::Allow, String::new()));
-    let (policy, rule) = PolicyRule::raised(exact, policies, item.risk, |tools| item.is_caught_by(tools));
+    let (matches, is_caught) =
+        (|tools: &Globs| item.matches(tools), |tools: &Globs| item.is_caught_by(tools));
+    let of_server = (item.server, item.settings.policy);
+    let (policy, rule) = decided(policies, of_server, item.risk, matches, is_caught);
     if policy == Policy::Deny {
         return PolicyVerdict::Deny(rule);
     }
-    if let Some(scope) = scope
-        && let Some(rule) = item_denied_by(item, scope)
-    {
-        return PolicyVerdict::Deny(format!("profiles.{}.{rule}", scope.name));
+    let PolicyItem { server, risk, settings, .. } = *item;
+    let governed = Governed { server, tags: &settings.tags, risk, matches: &matches, is_caught: &is_caught };
+    let is_linked = item.kind == ItemKind::Linked;
+    if let Some(rule) = scope.and_then(|scope| denied_by(&governed, scope, is_linked)) {
+        return PolicyVerdict::Deny(rule);
     }
     if policy == Policy::Approve { PolicyVerdict::Approve(rule) } else { PolicyVerdict::Allow }
 }
 
-/// Returns the profile's rule that denies a prompt or resource.
-fn item_denied_by(item: &PolicyItem<'_>, scope: PolicyScope<'_>) -> Option<&'static str> {
-    let profile = scope.profile;
-    let is_linked = item.kind == ItemKind::Linked;
-    if item.is_caught_by(&profile.deny) {
-        return Some("deny");
-    }
-    if !is_linked && profile.only.as_ref().is_some_and(|only| !item.matches(only)) {
-        return Some("only");
-    }
-    if item.matches(&profile.allow) {
-        return None;
-    }
-    if profile.max_risk.is_some_and(|most| item.risk > most) {
-        return Some("max_risk");
-    }
-    let tags = &item.settings.tags;
-    let in_group = |group: &Category| {
-        group.servers.iter().any(|server| server.as_str() == item.server)
-            || group.tags.iter().any(|tag| tags.contains(tag))
-            || item.matches(&group.tools)
-    };
-    let listed = profile
-        .categories
-        .iter()
-        .any(|name| *name == *item.server || scope.categories.get(name).is_some_and(in_group))
-        || profile.tags.iter().any(|tag| tags.contains(tag));
-    (profile.is_limited() && !listed && !is_linked).then_some("categories")
-}
-
 /// Whether `tool` is in the named group.
 pub fn in_category(tool: &Tool, category: &Category) -> bool {
-    category.servers.iter().any(|server| server.as_str() == &*tool.server)
-        || category.tags.iter().any(|tag| tool.tags.contains(tag))
-        || category.tools.matches(&tool.full)
+    is_in(&tool.server, &tool.tags, category) || category.tools.matches(&tool.full)
+}
+
+/// Whether a server or a tag is in the named group.
+fn is_in(server: &str, tags: &[String], category: &Category) -> bool {
+    category.servers.iter().any(|of_category| of_category.as_str() == server)
+        || category.tags.iter().any(|tag| tags.contains(tag))
 }
 
 /// Checks a tool against its own policy and the caller's profile.
@@ -160,10 +168,19 @@ pub fn check(tool: &Tool, scope: Option<PolicyScope<'_>>) -> PolicyVerdict {
     if let Some(change) = tool.change.as_ref().filter(|change| change.effect == OnChange::Deny) {
         return PolicyVerdict::Deny(change.rule.clone());
     }
-    if let Some(scope) = scope
-        && let Some(rule) = denied_by(tool, scope)
-    {
-        return PolicyVerdict::Deny(format!("profiles.{}.{rule}", scope.name));
+    let governed = Governed {
+        server: &tool.server,
+        tags: &tool.tags,
+        risk: tool.risk,
+        matches: &|tools| tools.matches(&tool.full),
+        is_caught: &|tools| tool.is_caught_by(tools),
+    };
+    let denied = scope.and_then(|scope| match tool.is_of_server() {
+        true => denied_by(&governed, scope, false),
+        false => own_denied_by(tool, scope),
+    });
+    if let Some(rule) = denied {
+        return PolicyVerdict::Deny(rule);
     }
     match tool.policy {
         Policy::Approve => PolicyVerdict::Approve(tool.policy_rule.clone()),
@@ -171,33 +188,42 @@ pub fn check(tool: &Tool, scope: Option<PolicyScope<'_>>) -> PolicyVerdict {
     }
 }
 
-/// Returns the profile's rule that denies the tool.
-fn denied_by(tool: &Tool, scope: PolicyScope<'_>) -> Option<&'static str> {
+/// Returns the profile's rule that denies something of a server. `is_linked`: a result leads to it, whatever the profile
+/// shows.
+fn denied_by(governed: &Governed<'_>, scope: PolicyScope<'_>, is_linked: bool) -> Option<String> {
+    let Governed { server, tags, risk, matches, is_caught } = *governed;
     let profile = scope.profile;
-    if tool.is_caught_by(&profile.deny) {
-        return Some("deny");
-    }
-    // Nonet's own tools, skills and apps are open to every profile; the tools that they reach are checked at the call.
-    // Own tools whose effect outlasts the call or reaches other clients are not.
-    if !tool.is_of_server() {
-        let is_of_effect = tool.risk == Risk::High && &*tool.server == GATEWAY;
-        return if is_of_effect { kept_out_by(&tool.full, profile) } else { None };
-    }
-    if profile.only.as_ref().is_some_and(|only| !only.matches(&tool.full)) {
-        return Some("only");
-    }
-    if profile.allow.matches(&tool.full) {
+    let in_group = |group: &Category| is_in(server, tags, group) || matches(&group.tools);
+    let is_listed = || {
+        let mut names = profile.categories.iter();
+        names.any(|name| **name == *server || scope.categories.get(name).is_some_and(in_group))
+            || profile.tags.iter().any(|tag| tags.contains(tag))
+    };
+    let key = if is_caught(&profile.deny) {
+        "deny"
+    } else if !is_linked && profile.only.as_ref().is_some_and(|only| !matches(only)) {
+        "only"
+    } else if matches(&profile.allow) {
         return None;
+    } else if !within(risk, profile.max_risk) {
+        "max_risk"
+    } else if !is_linked && profile.is_limited() && !is_listed() {
+        "categories"
+    } else {
+        return None;
+    };
+    Some(scope.key(key))
+}
+
+/// Returns the profile's rule that denies one of Nonet's own tools, a skill or an app. These are open to every profile, and
+/// the tools that they reach are checked at the call; but not own tools whose effect outlasts the call or reaches other
+/// clients.
+fn own_denied_by(tool: &Tool, scope: PolicyScope<'_>) -> Option<String> {
+    let is_of_effect = tool.risk == Risk::High && &*tool.server == GATEWAY;
+    if tool.is_caught_by(&scope.profile.deny) {
+        return Some(scope.key("deny"));
     }
-    if profile.max_risk.is_some_and(|most| tool.risk > most) {
-        return Some("max_risk");
-    }
-    let limited = profile.is_limited();
-    let listed = profile.categories.iter().any(|name| {
-        *name == *tool.server
-            || scope.categories.get(name).is_some_and(|category| in_category(tool, category))
-    }) || profile.tags.iter().any(|tag| tool.tags.contains(tag));
-    (limited && !listed).then_some("categories")
+    is_of_effect.then(|| kept_out_by(&tool.full, scope.profile)).flatten().map(|key| scope.key(key))
 }
 
 /// Returns the key by which a profile keeps out an own tool of effect: whatever limits the profile, unless `only` or `allow`

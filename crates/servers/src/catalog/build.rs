@@ -10,7 +10,7 @@ use nonet_base::{
     json::set_member,
     text::{self, MAX_TITLE, clean, hex, line},
 };
-use nonet_config::{Expose, Policy, PolicyRule, Risk, ServerSettings, ToolOverride, Transport};
+use nonet_config::{Expose, Globs, Policy, PolicyRule, Risk, ServerSettings, ToolOverride, Transport};
 use nonet_schema::Schema;
 use nonet_text::{
     name::{self, Spellings, WireName},
@@ -20,7 +20,10 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::{EntryKind, GATEWAY, Keys, Listing, Tool, folded, risk};
-use crate::pins::{self, ToolTrust};
+use crate::{
+    pins::{self, ToolTrust},
+    policy,
+};
 
 /// The longest signature, in characters.
 const MAX_SIGNATURE: usize = 20_000;
@@ -150,41 +153,29 @@ pub(super) fn build(
         None => prose::visible(&definition).map_or_else(|| definition.clone(), Arc::new),
     };
     let annotations = definition.get("annotations");
-    let hint = |key: &str| annotations.and_then(|a| a.get(key)).and_then(Value::as_bool);
     let is_rest = settings.is_some_and(|settings| matches!(settings.transport, Transport::Rest(_)));
-    let mut search_tags = if is_rest { search_tags(&definition) } else { Vec::new() };
     let listed = match corrected(&visible, own) {
         listed if is_rest => without_promises(listed),
         listed => listed,
     };
-    let text = |key: &str| listed.get(key).and_then(Value::as_str).unwrap_or_default().to_string();
-    let of_annotations =
-        || annotations.and_then(|a| a.get("title")?.as_str()).unwrap_or_default().to_string();
-    let title = Some(text("title")).filter(|title| !title.is_empty()).unwrap_or_else(of_annotations);
     let change = trust.and_then(|trust| trust.change.clone());
     // The hints of the trusted definition, if that is a different one.
     let trusted_hints = change.as_ref().and_then(|change| change.trusted_hints.as_ref());
-    let was_read_only = trusted_hints.is_none_or(|hints| hints["readOnlyHint"] == true);
-    let read_only = hint("readOnlyHint") == Some(true) && was_read_only;
+    let all_hints = [annotations].into_iter().chain(trusted_hints.map(Some));
     let hash = match (trust, old) {
         (Some(trust), _) => trust.hash.clone(),
         (None, Some(old)) => old.hash.clone(),
         (None, None) => pins::hash(&definition).into(),
     };
-    let title = line(&title, MAX_TITLE);
     let schema = match old {
         Some(old) if old.name == name => old.schema.clone(),
         _ => Schema::of_definition(&name, visible.clone()),
     };
-    let blocked = settings.and_then(|settings| blocking_key(settings, server, &own_name));
     let full: Arc<str> = name::full_name(server, &name).into();
     let keys = keys(server, &name, &full);
-    let by_server = || {
-        let risk = risk::risk(&own_name, annotations);
-        // The server's word is not enough to lower the risk.
-        trusted_hints.map_or(risk, |hints| risk.max(risk::risk(&own_name, Some(hints))))
-    };
-    let risk = own.and_then(|own| own.risk).unwrap_or_else(by_server);
+    // The server's word is not enough to lower the risk.
+    let by_server = all_hints.clone().map(|hints| risk::risk(&own_name, hints)).max();
+    let risk = own.and_then(|own| own.risk).or(by_server).unwrap_or(Risk::High);
     // A name that cannot be shown is judged as its server writes it.
     let spellings = match shown_name(&own_name) {
         Some(_) => Spellings::of(&name::full_name(server, &own_name)),
@@ -192,21 +183,15 @@ pub(super) fn build(
     };
     let of_name = PolicyOfName { server, own: &own_name, full: &full, spellings: &spellings, risk };
     let (policy, policy_rule) = of_name.policy(settings, policies);
+    let blocked = settings.and_then(|settings| blocking_key(settings, server, &own_name));
     let blocked = blocked.or_else(|| (policy == Policy::Deny).then(|| policy_rule.clone()));
-    let mut tags: Vec<String> = settings.map(|s| s.tags.clone()).unwrap_or_default();
-    tags.extend(own.into_iter().flat_map(|o| o.tags.clone()));
     let session = settings.and_then(|s| s.session);
-    if session.is_some() {
-        // Clients must not influence what their profile lets through.
-        search_tags.append(&mut tags);
-    }
+    let (tags, search_tags) = tags(&definition, own, settings);
     let verbatim = settings.is_some_and(|s| s.expose == Expose::Verbatim);
-    let misfits = misfits(own, &schema);
-    let fits = |at: &usize| misfits.iter().all(|(misfit, _)| misfit != at);
-    let examples = own.into_iter().flat_map(|own| &own.examples).enumerate().filter(|(at, _)| fits(at));
-    let examples = examples.map(|(_, example)| example.clone()).collect();
+    let (examples, misfits) = examples(own, &schema);
     let kind = EntryKind::of(server);
-    let of = definition.get("server").and_then(Value::as_str).filter(|_| kind == EntryKind::Skill);
+    let of = text_of(&definition, "server").filter(|_| kind == EntryKind::Skill);
+    let description = text_of(&listed, "description").unwrap_or_default();
     Tool {
         server: server.clone(),
         kind,
@@ -214,11 +199,11 @@ pub(super) fn build(
         wire: keys.plain.clone(),
         verbatim,
         mirrored: verbatim && schema.raw().to_string().contains("\"x-mcp-header\""),
-        title,
-        description: clean(&prose::dedented(&text("description"))).into_owned(),
+        title: title(&listed, annotations),
+        description: clean(&prose::dedented(description)).into_owned(),
         risk,
-        read_only,
-        as_task: definition.get("execution").and_then(|e| e.get("taskSupport")?.as_str()) == Some("required"),
+        read_only: all_hints.clone().all(|hints| hints.is_some_and(|hints| hints["readOnlyHint"] == true)),
+        as_task: definition.get("execution").and_then(|e| text_of(e, "taskSupport")) == Some("required"),
         parallel: own.and_then(|o| o.parallel).unwrap_or(settings.is_some_and(|s| s.parallel)),
         policy,
         policy_rule,
@@ -231,12 +216,10 @@ pub(super) fn build(
         misfits,
         version: version(&listed),
         hash,
-        change,
         signature: line(&schema.signature(&full), MAX_SIGNATURE),
         marks: OnceLock::new(),
         bytes: OnceLock::new(),
         schema,
-        definition,
         visible,
         listed,
         name,
@@ -244,7 +227,37 @@ pub(super) fn build(
         full,
         spellings,
         keys,
+        change: change.clone(),
+        definition: definition.clone(),
     }
+}
+
+fn text_of<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key)?.as_str()
+}
+
+/// Returns the title of a definition, or the one in its annotations.
+fn title(listed: &Value, annotations: Option<&Value>) -> String {
+    let own = text_of(listed, "title").filter(|title| !title.is_empty());
+    line(own.or_else(|| text_of(annotations?, "title")).unwrap_or_default(), MAX_TITLE)
+}
+
+/// Returns the tags that profiles select by, and those for search only.
+fn tags(
+    definition: &Value,
+    own: Option<&ToolOverride>,
+    settings: Option<&ServerSettings>,
+) -> (Vec<String>, Vec<String>) {
+    let Some(settings) = settings else { return (Vec::new(), Vec::new()) };
+    let is_rest = matches!(settings.transport, Transport::Rest(_));
+    let mut for_search = if is_rest { search_tags(definition) } else { Vec::new() };
+    let mut tags = settings.tags.clone();
+    tags.extend(own.into_iter().flat_map(|own| own.tags.clone()));
+    if settings.session.is_some() {
+        // Clients must not influence what their profile lets through.
+        for_search.append(&mut tags);
+    }
+    (tags, for_search)
 }
 
 /// Returns the spellings by which a tool is looked up.
@@ -272,10 +285,16 @@ fn blocking_key(settings: &ServerSettings, server: &str, own_name: &str) -> Opti
     }
 }
 
-/// Returns the places of configured examples that do not fit the schema, with the reasons.
-fn misfits(own: Option<&ToolOverride>, schema: &Schema) -> Vec<(usize, String)> {
-    let examples = own.into_iter().flat_map(|own| &own.examples).enumerate();
-    examples.filter_map(|(at, example)| Some((at, misfit(schema, example)?))).collect()
+/// Returns the configured examples that fit the schema, and the places of the others with the reasons.
+fn examples(own: Option<&ToolOverride>, schema: &Schema) -> (Vec<Map<String, Value>>, Vec<(usize, String)>) {
+    let (mut fitting, mut misfits) = (Vec::new(), Vec::new());
+    for (at, example) in own.into_iter().flat_map(|own| &own.examples).enumerate() {
+        match misfit(schema, example) {
+            None => fitting.push(example.clone()),
+            Some(why) => misfits.push((at, why)),
+        }
+    }
+    (fitting, misfits)
 }
 
 /// Returns why params are invalid as they are.
@@ -321,15 +340,9 @@ impl PolicyOfName<'_> {
         if let Some(policy) = settings.and_then(|s| s.tools.get(own)).and_then(|own| own.policy) {
             return (policy, key(own));
         }
-        let strictest = |by_name: bool| {
-            let rule = PolicyRule::strictest(policies, by_name, risk, |tools| tools.matches(full));
-            rule.map(|(policy, name)| (policy, format!("policies.{name}")))
-        };
-        let exact = strictest(true)
-            .or_else(|| Some((settings?.policy?, format!("servers.{server}.policy"))))
-            .or_else(|| strictest(false))
-            .unwrap_or((Policy::Allow, String::new()));
-        let raised = PolicyRule::raised(exact, policies, risk, |tools| tools.catches(full, spellings));
+        let of_server = (server, settings.and_then(|settings| settings.policy));
+        let is_caught = |tools: &Globs| tools.catches(full, spellings);
+        let raised = policy::decided(policies, of_server, risk, |tools| tools.matches(full), is_caught);
         let of_tools = settings.into_iter().flat_map(|settings| &settings.tools);
         let of_tools = of_tools.filter_map(|(tool, of_tool)| Some((of_tool.policy?, tool)));
         let is_spelled = |tool: &str| {

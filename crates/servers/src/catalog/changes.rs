@@ -4,7 +4,7 @@
 //! servers or rules, and a change of many tools.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     ops::Index,
     sync::Arc,
 };
@@ -25,13 +25,6 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Takes tools that are already sorted.
-    pub(super) fn of_sorted(tools: &[Arc<Tool>]) -> Self {
-        let mut by_name = SharedMap::default();
-        tools.iter().for_each(|tool| by_name.insert(tool.full.clone(), tool.clone()));
-        Self { list: SharedList::of_sorted(tools), by_name }
-    }
-
     pub(super) fn get(&self, full: &str) -> Option<&Arc<Tool>> {
         self.by_name.get(full)
     }
@@ -61,13 +54,6 @@ impl Index<&Arc<str>> for Tools {
 
 /// Full names by another key, each list in order.
 pub(super) type FullNames = SharedMap<Arc<str>, Arc<[Arc<str>]>>;
-
-/// Converts a map of lists into the shared form.
-pub(super) fn names_of(map: HashMap<Arc<str>, Vec<Arc<str>>>) -> FullNames {
-    let mut names = FullNames::default();
-    map.into_iter().for_each(|(key, fulls)| names.insert(key, fulls.into()));
-    names
-}
 
 /// How many times each wire name is used, plain and hashed together.
 pub(super) type Uses = SharedMap<Arc<str>, usize>;
@@ -146,7 +132,8 @@ impl Catalog {
         used_by(tool).for_each(|name| self.count(name, |uses| uses - 1));
     }
 
-    fn put_in(&mut self, tool: &Arc<Tool>) {
+    /// Adds a tool to every table.
+    pub(super) fn put_in(&mut self, tool: &Arc<Tool>) {
         self.tools.insert(tool);
         self.by_wire.insert(tool.wire.clone(), tool.clone());
         folds(tool).for_each(|fold| with(&mut self.by_fold, fold, &tool.full));
@@ -177,7 +164,8 @@ impl Catalog {
     }
 }
 
-fn with(names: &mut FullNames, key: &Arc<str>, full: &Arc<str>) {
+/// Adds a full name to a list.
+pub(super) fn with(names: &mut FullNames, key: &Arc<str>, full: &Arc<str>) {
     let mut list = names.get(key).map_or_else(Vec::new, |list| list.to_vec());
     let at = list.partition_point(|other| other < full);
     list.insert(at, full.clone());

@@ -1,0 +1,226 @@
+//! One entry of the catalogue: a tool, or something that is found and called like one.
+
+use std::sync::{Arc, OnceLock};
+
+use nonet_base::text::clip_words;
+use nonet_config::{Globs, Policy, Risk};
+use nonet_schema::Schema;
+use nonet_search::Document;
+use nonet_text::{
+    leaks::Findings,
+    name::{self, Spellings},
+    results::json_len,
+};
+use serde_json::{Map, Value, json};
+
+use super::{APPS, GATEWAY, SKILLS};
+use crate::pins::DefinitionChange;
+
+/// What an entry of the catalogue is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EntryKind {
+    /// A tool of a server, or one of Nonet's own.
+    #[default]
+    Tool,
+    /// A skill from a folder, or a server's prompt.
+    Skill,
+    /// An app of the configuration.
+    App,
+}
+
+impl EntryKind {
+    /// Returns the kind of a category's entries.
+    pub(super) fn of(server: &str) -> Self {
+        match server {
+            SKILLS => Self::Skill,
+            APPS => Self::App,
+            _ => Self::Tool,
+        }
+    }
+
+    /// Returns the category for entries of this kind; `None` for tools.
+    pub fn category(self) -> Option<&'static str> {
+        match self {
+            Self::Tool => None,
+            Self::Skill => Some(SKILLS),
+            Self::App => Some(APPS),
+        }
+    }
+}
+
+/// One tool of one server, or something found and called like a tool: a skill or an app.
+#[derive(Clone, Debug)]
+pub struct Tool {
+    /// The server's name, or [`GATEWAY`], [`SKILLS`] or [`APPS`].
+    pub server: Arc<str>,
+    /// What it is.
+    pub kind: EntryKind,
+    /// The server that has the prompt, if the entry is one.
+    pub of: Option<Arc<str>>,
+    /// The tool's name: the server's own, or the configuration's new one.
+    pub name: Arc<str>,
+    /// The server's own name for it.
+    pub own: Arc<str>,
+    /// `server.tool`.
+    pub full: Arc<str>,
+    /// The spellings of its full name that rules against it match too.
+    pub(super) spellings: Spellings,
+    /// `server__tool`, fit for the strictest API.
+    pub wire: Arc<str>,
+    /// Whether its server exposes its tools under their own names; then the tool is listed as the server defines it.
+    pub verbatim: bool,
+    /// Whether clients over HTTP repeat some of its params in headers (`x-mcp-header`, 2026-07-28). Only clients that see its
+    /// schema do.
+    pub mirrored: bool,
+    /// Its title, if it has one.
+    pub title: String,
+    /// Its description, whole.
+    pub description: String,
+    /// The definition as the server listed it, verbatim.
+    pub definition: Arc<Value>,
+    /// The same without hidden characters in its texts.
+    pub visible: Arc<Value>,
+    /// The visible definition with the configuration's corrections, under the server's own name.
+    pub listed: Arc<Value>,
+    /// Its input schema.
+    pub schema: Schema,
+    /// What a call can do at worst.
+    pub risk: Risk,
+    /// Whether the server declares it read-only.
+    pub read_only: bool,
+    /// Whether calls may run concurrently with other calls to the same server.
+    pub parallel: bool,
+    /// Whether its server accepts calls to it only as tasks (`execution.taskSupport`, 2025-11-25).
+    pub as_task: bool,
+    /// The configuration's policy for its calls.
+    pub policy: Policy,
+    /// The key of the configuration that sets the policy.
+    pub policy_rule: String,
+    /// The rule that hides it, if any: a hidden tool is not found, not listed, and not called.
+    pub blocked: Option<String>,
+    /// Other names from the configuration.
+    pub aliases: Vec<String>,
+    /// Its server's tags and its own.
+    pub tags: Vec<String>,
+    /// The session that its server belongs to, if any.
+    pub session: Option<u64>,
+    /// Words for search from a REST service's document, and the tags of a session's server. Profiles do not select by them.
+    pub search_tags: Vec<String>,
+    /// Example params for calls, from the configuration; all of them are valid.
+    pub examples: Vec<Map<String, Value>>,
+    /// Why other examples are invalid, each with its place in the list.
+    pub misfits: Vec<(usize, String)>,
+    /// Twelve hex digits of a hash of the definition as clients see it.
+    pub version: String,
+    /// The hash of its definition as the server lists it: 64 hex digits. Approvals refer to it.
+    pub hash: Arc<str>,
+    /// How its definition differs from the trusted one, if it does.
+    pub change: Option<Arc<DefinitionChange>>,
+    /// `name(param: type, ...)`.
+    pub signature: String,
+    /// The findings in its definition, computed on first use.
+    pub(super) marks: OnceLock<Findings>,
+    /// The length of its definition as JSON, computed on first use.
+    pub(super) bytes: OnceLock<usize>,
+    pub(super) keys: Keys,
+}
+
+/// What a tool is looked up by, besides its names.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    /// Its wire name without a clash, and with one.
+    pub plain: Arc<str>,
+    pub hashed: Arc<str>,
+    /// Its full name, its own name and its wire name, folded.
+    pub full: Arc<str>,
+    pub own: Arc<str>,
+    pub wire: Arc<str>,
+}
+
+impl Tool {
+    /// Whether patterns of a rule against tools match its full name, in any spelling.
+    pub fn is_caught_by(&self, patterns: &Globs) -> bool {
+        patterns.catches(&self.full, &self.spellings)
+    }
+
+    /// Returns the description cut to one short paragraph for lists, at most `max` characters.
+    pub fn summary(&self, max: usize) -> String {
+        let text = if self.description.is_empty() { &self.title } else { &self.description };
+        let first = text.trim().split("\n\n").next().unwrap_or_default();
+        let flat = first.split_whitespace().collect::<Vec<_>>().join(" ");
+        clip_words(&flat, max)
+    }
+
+    /// Returns the length of its definition as JSON, in bytes. Computed once.
+    pub fn bytes(&self) -> usize {
+        *self.bytes.get_or_init(|| json_len(&self.definition))
+    }
+
+    /// Returns whether the server declares that a repeated call with the same params has no further effect.
+    pub fn is_repeatable(&self) -> bool {
+        let idempotent = self.definition.get("annotations").and_then(|all| all.get("idempotentHint"));
+        // A changed definition's promises are not trusted yet.
+        self.read_only || self.change.is_none() && idempotent == Some(&Value::Bool(true))
+    }
+
+    /// Returns an example call of this tool, with placeholders for the required parameters.
+    pub fn call(&self) -> Value {
+        self.call_with(&self.schema.example())
+    }
+
+    /// Returns a call of this tool with these params.
+    pub fn call_with(&self, params: &Map<String, Value>) -> Value {
+        let (meta_tool, arguments) = self.meta_call(params);
+        json!({ "tool": meta_tool, "arguments": arguments })
+    }
+
+    /// Returns whether it is a server's tool: not one of Nonet's own, not a skill, and not an app.
+    pub fn is_of_server(&self) -> bool {
+        self.kind == EntryKind::Tool && &*self.server != GATEWAY
+    }
+
+    /// Returns the server that its calls reach: for a prompt, the server that has it.
+    pub fn at(&self) -> &Arc<str> {
+        self.of.as_ref().unwrap_or(&self.server)
+    }
+
+    /// Returns the change that holds its calls until the user trusts it.
+    pub fn held(&self) -> Option<&Arc<DefinitionChange>> {
+        self.change.as_ref().filter(|change| change.is_held())
+    }
+
+    /// Returns its full name with the server's own name for the tool, which stays the same when the configuration renames it.
+    pub fn own_full(&self) -> Arc<str> {
+        if self.is_renamed() { name::full_name(&self.server, &self.own).into() } else { self.full.clone() }
+    }
+
+    /// Returns whether the configuration renames it.
+    pub fn is_renamed(&self) -> bool {
+        self.own != self.name
+    }
+
+    /// Returns the tool as a document for search.
+    pub fn document(&self, server_description: &str) -> Document {
+        let mut terms: Vec<String> =
+            self.aliases.iter().chain(&self.tags).chain(&self.search_tags).cloned().collect();
+        if self.is_renamed() {
+            terms.push(self.own.to_string());
+        }
+        // `skills` and `apps` say nothing about the entry; a prompt shares its server's subject.
+        let group: &str = match self.kind {
+            EntryKind::Tool => &self.server,
+            EntryKind::Skill | EntryKind::App => self.of.as_deref().unwrap_or_default(),
+        };
+        Document::from_definition(
+            &self.full,
+            group,
+            self.name_at_server(),
+            &self.title,
+            &self.description,
+            self.telling_schema(),
+            terms,
+            if self.kind == EntryKind::Tool { server_description } else { "" },
+        )
+    }
+}
