@@ -5,7 +5,7 @@ use std::{
     io::{self, Read, Write},
     path::Path,
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use tempfile::NamedTempFile;
@@ -114,6 +114,28 @@ fn open_only_a_file(options: &mut OpenOptions, file: &Path) -> io::Result<File> 
     match open.metadata()?.is_file() {
         true => Ok(open),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")),
+    }
+}
+
+/// The state of a file, which differs after each write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStamp {
+    modified: Option<SystemTime>,
+    len: u64,
+    #[cfg(unix)]
+    inode: u64,
+}
+
+impl FileStamp {
+    /// Returns the state of a file; `None` if it does not exist.
+    pub fn of(file: &Path) -> Option<Self> {
+        let data = std::fs::metadata(file).ok()?;
+        Some(Self {
+            modified: data.modified().ok(),
+            len: data.len(),
+            #[cfg(unix)]
+            inode: std::os::unix::fs::MetadataExt::ino(&data),
+        })
     }
 }
 

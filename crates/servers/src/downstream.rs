@@ -13,6 +13,7 @@ mod connect;
 mod credentials;
 mod descendants;
 mod environment;
+mod events;
 mod handshake;
 mod history;
 mod http;
@@ -35,13 +36,14 @@ mod requests;
 mod rest;
 mod server_requests;
 mod setup;
+mod state;
 mod subscriptions;
 mod supervise;
 mod tasks;
 mod turns;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -51,15 +53,14 @@ use std::{
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use nonet_base::turns::{SharedSlots, Turns};
-use nonet_config::{Placement, ServerSettings, Transport};
+use nonet_config::{Placement, SandboxSettings, ServerSettings, Transport};
+use nonet_sandbox::SandboxSpec;
 use nonet_text::leaks::KnownSecrets;
 use parking_lot::Mutex;
-use rmcp::model::ErrorData;
-use serde_json::{Map, Value};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::{Notify, oneshot, watch},
-    time::{Instant, timeout},
+    sync::{Notify, watch},
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -75,6 +76,8 @@ use self::{
 };
 pub use self::{
     breaker::{BreakerNews, BreakerRefusal, BreakerStatus},
+    child::missing_launcher,
+    environment::{is_own_variable, is_usual, named_variables},
     history::{HistoryEntry, HistoryKind},
     likely_cause::likely_cause,
     placement::{Placements, ProgramHolder, ProgramPlace, ProgramPlacement, RelayedCall},
@@ -86,250 +89,15 @@ pub use self::{
         ClientChannel, ClientMessage, ClientWait, DeclinedRequest, ELICITATION, InputReplies, InputRequests,
         LogLevel, SAMPLING,
     },
+    state::{CallControl, CallError, ConnectionState, DocumentReport, Era, Remedy, ServerUpdate},
     subscriptions::ResourceSubscription,
     turns::{EscapedTexts, QuestionTurns},
 };
-pub use self::{
-    child::missing_launcher,
-    environment::{is_usual, named_variables},
-};
 use crate::{catalog::Listing, oauth::Vault};
-
-/// The era of the protocol that a server speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub enum Era {
-    /// Up to 2025-11-25: `initialize` and a session.
-    #[serde(rename = "legacy")]
-    Session,
-    /// From 2026-07-28: `server/discover`, metadata in each request.
-    #[serde(rename = "modern")]
-    Stateless,
-}
-
-/// The state of a connection.
-#[derive(Clone, Debug)]
-pub enum ConnectionState {
-    /// Not connected yet, for the first time.
-    Starting,
-    /// Connected and listed.
-    Ready {
-        /// The negotiated revision of the protocol, or `OpenAPI` with the version of a REST service's document.
-        version: String,
-        /// The era of that revision; absent if the server does not speak MCP.
-        era: Option<Era>,
-        /// The time from the start to the published list.
-        took: Duration,
-        /// When the list was published.
-        since: Instant,
-    },
-    /// Lost, or never reached.
-    Down {
-        /// What went wrong, and what to do.
-        error: String,
-        /// The time of the next attempt.
-        retry_at: Instant,
-    },
-    /// The server wants a sign-in.
-    AuthRequired {
-        /// The server's challenge.
-        error: String,
-        /// What the user has to do.
-        remedy: Remedy,
-    },
-    /// Stopped by the gateway.
-    Stopped,
-}
-
-/// How the user gives a server the required sign-in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Remedy {
-    /// By running this command.
-    Login(String),
-    /// By another client in `oauth`, with which Nonet signs in by itself.
-    Client,
-    /// By valid credentials in `headers`.
-    Headers,
-    /// By the key or header that the service's document names.
-    AsDocumented,
-    /// By a separate server entry for this host, which does not get the service's credentials.
-    OtherHost(String),
-}
-
-impl Remedy {
-    /// Returns the command that signs in, if there is one.
-    pub fn command(&self) -> Option<&str> {
-        match self {
-            Self::Login(command) => Some(command),
-            Self::Client | Self::Headers | Self::AsDocumented | Self::OtherHost(_) => None,
-        }
-    }
-}
-
-impl ConnectionState {
-    /// Returns the state as one word, for answers.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            ConnectionState::Starting => "starting",
-            ConnectionState::Ready { .. } => "ready",
-            ConnectionState::Down { .. } => "down",
-            ConnectionState::AuthRequired { .. } => "auth_required",
-            ConnectionState::Stopped => "stopped",
-        }
-    }
-
-    /// Returns whether the first attempt to connect has finished.
-    pub fn settled(&self) -> bool {
-        !matches!(self, ConnectionState::Starting)
-    }
-}
-
-/// Why a call did not reach a result.
-#[derive(Debug, thiserror::Error)]
-pub enum CallError {
-    /// The server is not connected.
-    #[error("the server is {}", .0.as_str())]
-    NotReady(ConnectionState),
-    /// The connection was lost during the call.
-    #[error("the server went away during the call: {0}")]
-    Closed(String),
-    /// The server did not answer in time.
-    #[error("no answer within {0:?}")]
-    TimedOut(Duration),
-    /// The caller gave up.
-    #[error("cancelled")]
-    Cancelled,
-    /// The server was at its maximum of concurrent calls until the time ran out.
-    #[error("{0} calls are running")]
-    Busy(usize),
-    /// The server or the tool is cut off for a while.
-    #[error("its calls are paused")]
-    Resting(BreakerRefusal),
-    /// The server answered with a protocol error.
-    #[error("{}", .0.message)]
-    Rpc(ErrorData),
-    /// The server's answer is not a result.
-    #[error("{0}")]
-    Unreadable(String),
-    /// The arguments do not make a valid request.
-    #[error("{0}")]
-    Params(String),
-    /// The request may not be sent.
-    #[error("{0}")]
-    NotSent(String),
-    /// The server does not allow the call with the credentials it received.
-    #[error("{error}")]
-    NotAllowed {
-        /// What the server said.
-        error: String,
-        /// What the user has to do.
-        remedy: Remedy,
-    },
-    /// The server accepts no more calls for a while.
-    #[error("{error}")]
-    RateLimited {
-        /// What the server said.
-        error: String,
-        /// How long that lasts, if the server said so.
-        wait: Option<Duration>,
-    },
-    /// The server, or the way to it, failed.
-    #[error("{error}")]
-    Upstream {
-        /// What went wrong.
-        error: String,
-        /// When to call again, if the server said so.
-        wait: Option<Duration>,
-        /// Whether the call may have taken effect, so that a repeat could do it twice.
-        is_open: bool,
-        /// Whether the server itself answered: it is reachable, and only this call failed.
-        is_answer: bool,
-    },
-}
 
 /// The `_meta` key for additions to a call's result: the response `headers` that are wanted, and the `next_step` for the next
 /// page.
 pub const BESIDE: &str = "nonet/beside";
-
-/// The outcome of reading a REST service's document.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct DocumentReport {
-    /// Where it is; none if every endpoint is written by hand.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub document: Option<String>,
-    /// The number of operations that became tools.
-    pub operations: usize,
-    /// The operations that did not become tools, each with the reason.
-    pub left_out: Vec<String>,
-    /// The patterns in `operations` that match none.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unmatched: Vec<String>,
-}
-
-/// The conditions of one call.
-#[derive(Debug, Default)]
-pub struct CallControl {
-    /// The hard limit. When it expires, the call ends with a cancellation to the server.
-    pub timeout: Duration,
-    /// Ends the call early, with a cancellation to the server.
-    pub cancel: CancellationToken,
-    /// Where progress notifications go, in order.
-    pub progress: Option<ProgressSink>,
-    /// The part of the caller's `_meta` that is forwarded (trace context and the like).
-    pub meta: Map<String, Value>,
-    /// The channel to the client, for requests of the server during the call.
-    pub asker: Option<ClientChannel>,
-    /// The number of the client that takes its turn at the server.
-    pub owner: u64,
-}
-
-impl CallControl {
-    /// Returns the reason for giving up the request, for the server.
-    fn why_given_up(&self) -> &'static str {
-        match self.cancel.is_cancelled() {
-            true => "the client cancelled",
-            false => "the gateway's time limit for this call was reached",
-        }
-    }
-}
-
-/// News for the gateway, in order.
-#[derive(Debug)]
-pub enum ServerUpdate {
-    /// A server listed its tools.
-    Listed {
-        /// The server.
-        server: Arc<str>,
-        /// The number of the connection.
-        connection: u64,
-        /// The session that the server belongs to, if any.
-        session: Option<u64>,
-        /// The new list; absent if it could not be read again.
-        listing: Option<Listing>,
-        /// Receives a signal once the list is in the catalogue.
-        published: oneshot::Sender<()>,
-    },
-    /// A lost server is connected again.
-    Reconnected {
-        /// The server.
-        server: Arc<str>,
-    },
-    /// A server requires a sign-in from now on.
-    SignInNeeded {
-        /// The server.
-        server: Arc<str>,
-        /// The command that signs in, if there is one.
-        login: Option<String>,
-    },
-    /// The configuration changed: the catalogue is checked against it, and removed servers are forgotten.
-    Reconfigured,
-    /// Asks for a signal once everything before this is published.
-    Barrier(oneshot::Sender<()>),
-}
-
-/// Returns whether a variable stays in the gateway's own environment. Servers get the others from a copy.
-pub fn is_own_variable(name: &str, value: &str) -> bool {
-    environment::is_own(name, value)
-}
 
 /// Opens a pair of byte streams to a server that is not a child process. Called once per connection.
 pub type Dial =
@@ -382,6 +150,13 @@ pub struct SandboxFolders {
     pub state: Option<PathBuf>,
     /// The configuration file.
     pub config: PathBuf,
+}
+
+impl SandboxFolders {
+    /// Describes the sandbox of a server. `lasts`: its home folder is kept.
+    fn spec(&self, server: &str, settings: &SandboxSettings, cwd: Option<&Path>, lasts: bool) -> SandboxSpec {
+        SandboxSpec::new(server, settings, cwd, self.state.as_deref(), &self.config, lasts)
+    }
 }
 
 /// One server and the supervised connection to it.
@@ -531,7 +306,7 @@ impl Connection {
 
     /// Returns the last lines of the server's stderr, without secrets.
     pub fn stderr_tail(&self) -> Vec<String> {
-        self.connector.stderr_tail().iter().map(|line| self.masked(line)).collect()
+        self.masked(&self.history.tail()).lines().map(String::from).collect()
     }
 
     /// Returns what happened to the server lately, oldest first, without secrets.

@@ -19,7 +19,7 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
-use nonet_base::{clock::Clock, text::clip};
+use nonet_base::{clock::Clock, files::FileStamp, text::clip};
 use nonet_config::{Grant, OAuth, keyring};
 use nonet_wire::{
     http::{HttpFault, Signer},
@@ -33,7 +33,7 @@ use rmcp::transport::auth::{
     OAuthClientConfig, StoredCredentials,
 };
 
-use self::vault::Stamp;
+pub(crate) use self::place::header_map;
 pub use self::{
     callback::{Callback, ReturnedBrowser},
     place::SignInPlace,
@@ -87,7 +87,7 @@ pub struct TokenAccount {
 struct HeldSignIn {
     record: Option<KeptRecord>,
     /// The stamp of the file that the record was read from.
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
     /// The last renewal that failed.
     failed: Option<(Instant, RenewError)>,
 }

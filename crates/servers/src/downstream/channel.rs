@@ -21,7 +21,7 @@ use super::{
     legacy_sse::SseServer,
     lines::Lines,
     link::Input,
-    pending::AnswerKind,
+    pending::{AnswerKind, ServerAnswer},
 };
 
 /// The room for a call on its way to a server, in bytes: that of most calls.
@@ -80,21 +80,18 @@ pub(super) enum OutgoingParams<'a> {
     Other { params: Map<String, Value>, input: Option<&'a Input> },
 }
 
-/// Why a request has no result.
-#[derive(Debug)]
+/// Why a request has no result. The texts are for one of the handshake.
+#[derive(Debug, thiserror::Error)]
 pub(super) enum RequestFault {
     /// The connection ended.
+    #[error("it closed the connection during the handshake")]
     Lost,
     /// The request did not get through.
-    NotSent(HttpFault),
+    #[error("{0}")]
+    NotSent(#[from] HttpFault),
     /// The server's own error.
+    #[error("it refused the handshake: {}", .0.message)]
     Refused(ErrorData),
-}
-
-impl From<HttpFault> for RequestFault {
-    fn from(fault: HttpFault) -> Self {
-        Self::NotSent(fault)
-    }
 }
 
 impl Channel {
@@ -137,14 +134,8 @@ impl Channel {
         let message = written(id, request.method, meta.as_ref(), &request.params);
         let message = message.map_err(|error| HttpFault::Wrong(error.to_string()))?;
         let answer = match &self.transport {
-            ServerTransport::Lines(lines) => match lines.send(message).await {
-                Ok(()) => answered.await.map_err(|_| RequestFault::Lost),
-                Err(fault) => Err(fault.into()),
-            },
-            ServerTransport::Sse(server) => match server.send(message).await {
-                Ok(()) => answered.await.map_err(|_| RequestFault::Lost),
-                Err(fault) => Err(fault.into()),
-            },
+            ServerTransport::Lines(lines) => answer_to(lines.send(message).await, answered).await,
+            ServerTransport::Sse(server) => answer_to(server.send(message).await, answered).await,
             ServerTransport::Http(http) => http.exchange(id, message.into(), &request, answered).await,
         };
         // Whatever the outcome, the server has finished the request or never received it.
@@ -200,6 +191,15 @@ impl Drop for Channel {
     fn drop(&mut self) {
         self.incoming.close();
     }
+}
+
+/// Returns the answer to a request that was sent; it comes on the server's stream.
+async fn answer_to(
+    sent: Result<(), HttpFault>,
+    answered: oneshot::Receiver<ServerAnswer>,
+) -> Result<ServerAnswer, RequestFault> {
+    sent?;
+    answered.await.map_err(|_| RequestFault::Lost)
 }
 
 /// Returns what every request of the stateless era carries (2026-07-28).

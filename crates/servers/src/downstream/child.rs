@@ -1,7 +1,7 @@
 //! A server as a child process: its own process group, its stderr in the log, no process left behind.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     ffi::{OsStr, OsString},
     io,
     path::{Path, PathBuf},
@@ -12,21 +12,24 @@ use std::{
 
 use nonet_base::text::{clean, clip};
 use nonet_config::{Globs, SandboxSettings};
-use nonet_sandbox::{self as sandbox, SandboxSpec};
+use nonet_sandbox as sandbox;
 use nonet_text::secrets::without_secrets;
-use parking_lot::Mutex;
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child as Process, ChildStderr, ChildStdin, ChildStdout, Command},
     time::timeout,
 };
 
-use super::{ConnectionContext, credentials::mask, descendants::ProcessMark, environment, history::History};
+use super::{
+    ConnectionContext,
+    credentials::mask,
+    descendants::{self, ProcessMark, ProcessSignal},
+    environment,
+    history::History,
+};
 
 /// The longest time for a server to exit after its stdin was closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);
-/// How many lines of stderr are kept for the message about a failed start.
-const TAIL_LINES: usize = 12;
 /// The target under which stderr is logged.
 const STDERR: &str = "nonet::stderr";
 /// The longest piece of a line of stderr, in bytes, and how long an unfinished line is kept open.
@@ -35,35 +38,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How many lines of stderr are logged per minute, so that a flood does not fill the disk.
 const LOGGED_A_MINUTE: u32 = 100;
 const LOGGED_AND_ONE: u32 = LOGGED_A_MINUTE + 1;
-
-/// The last lines of a server's stderr.
-#[derive(Clone, Debug, Default)]
-pub(super) struct StderrTail(Arc<Mutex<VecDeque<String>>>);
-
-impl StderrTail {
-    fn push(&self, line: &str) {
-        let mut lines = self.0.lock();
-        if lines.len() == TAIL_LINES {
-            lines.pop_front();
-        }
-        lines.push_back(clip(line, 600));
-    }
-
-    /// Returns the lines, oldest first, with apparent secrets masked.
-    pub(super) fn text(&self) -> String {
-        // A key may span several lines.
-        let text = self.0.lock().iter().cloned().collect::<Vec<_>>().join("\n");
-        without_secrets(&text).0
-    }
-
-    /// Returns a reason followed by the lines.
-    pub(super) fn added_to(&self, reason: &str) -> String {
-        match self.text() {
-            text if text.is_empty() => reason.to_string(),
-            text => format!("{reason}; its stderr ends with: {}", clip(&text, 1200)),
-        }
-    }
-}
 
 /// Counts lines per minute.
 struct Meter {
@@ -123,15 +97,7 @@ fn sandboxed(
     if !program.command.contains('/') && !std::env::split_paths(&path).any(is_file) {
         return Err(io::ErrorKind::NotFound.into());
     }
-    let places = &context.sandboxes;
-    let spec = SandboxSpec::new(
-        program.server,
-        settings,
-        program.cwd,
-        places.state.as_deref(),
-        &places.config,
-        program.lasts,
-    );
+    let spec = context.sandboxes.spec(program.server, settings, program.cwd, program.lasts);
     let variables = variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()));
     let mut command = Command::new(executable);
     command.env_clear().envs(spec.helper_environment(variables));
@@ -147,19 +113,18 @@ pub(super) struct Child {
     /// Finds what it started in other sessions; a sandbox ends with all its processes.
     mark: Option<ProcessMark>,
     context: Arc<ConnectionContext>,
-    tail: StderrTail,
+    history: Arc<History>,
     reading: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Child {
-    /// Starts a program. Its stderr is drained into the log and into [`Child::tail`].
+    /// Starts a program. Its stderr is drained into the log and into the history.
     pub(super) fn spawn(
         program: &Program<'_>,
         context: &Arc<ConnectionContext>,
     ) -> io::Result<(Self, ChildStdout, ChildStdin)> {
-        let mut variables: BTreeMap<OsString, OsString> =
-            environment::inherited(program.inherit_env, program.sandbox).collect();
-        variables.extend(program.env.iter().map(|(name, value)| (name.into(), value.into())));
+        let mut variables =
+            environment::of_program(program.inherit_env, program.sandbox, program.env.iter().copied());
         let mut mark = None;
         let mut command = match program.sandbox {
             Some(settings) if sandbox::IS_POSSIBLE => sandboxed(program, settings, variables, context)?,
@@ -184,21 +149,21 @@ impl Child {
         if let Some(group) = group {
             context.guard.watch(group);
         }
-        let tail = StderrTail::default();
+        program.history.process_starts();
+        let history = program.history.clone();
         let reading = process.stderr.take().map(|stderr| {
             let (server, secrets) = (program.server.clone(), program.secrets.clone());
-            let history = program.history.clone();
-            tokio::spawn(drain(stderr, server, secrets, context.clone(), tail.clone(), history))
+            tokio::spawn(drain(stderr, server, secrets, context.clone(), history.clone()))
         });
         let missing = || io::Error::other("the process has no pipes");
         let stdout = process.stdout.take().ok_or_else(missing)?;
         let stdin = process.stdin.take().ok_or_else(missing)?;
-        Ok((Self { process, group, mark, context: context.clone(), tail, reading }, stdout, stdin))
+        Ok((Self { process, group, mark, context: context.clone(), history, reading }, stdout, stdin))
     }
 
-    /// Returns the last lines of its stderr.
-    pub(super) fn tail(&self) -> &StderrTail {
-        &self.tail
+    /// Returns a reason followed by the last lines of its stderr.
+    pub(super) fn with_stderr(&self, reason: &str) -> String {
+        self.history.with_tail(reason)
     }
 
     /// Waits until the process has exited.
@@ -222,44 +187,31 @@ impl Child {
     /// Ends the process and its whole group. Stdin is already closed; SIGTERM and SIGKILL follow, each after a grace period.
     pub(super) async fn stop(mut self) {
         if timeout(GRACE, self.process.wait()).await.is_err() {
-            self.signal(Signal::Term);
+            self.signal(ProcessSignal::Term);
             if timeout(GRACE, self.process.wait()).await.is_err() {
-                self.signal(Signal::Kill);
+                self.signal(ProcessSignal::Kill);
                 let _ = self.process.wait().await;
             }
         }
         // The leader is gone; the rest of its group follows, and what left the group.
-        self.signal(Signal::Kill);
+        self.signal(ProcessSignal::Kill);
         if let Some(mark) = self.mark.take() {
             let _ = tokio::task::spawn_blocking(move || mark.end(GRACE)).await;
         }
     }
 
-    #[cfg(unix)]
-    fn signal(&mut self, signal: Signal) {
-        use nix::{
-            sys::signal::{self, killpg},
-            unistd::Pid,
-        };
-        if let Some(group) = self.group {
-            let signal = match signal {
-                Signal::Term => signal::SIGTERM,
-                Signal::Kill => signal::SIGKILL,
-            };
-            // Fails for an empty group: everything has exited already.
-            let _ = killpg(Pid::from_raw(group), signal);
+    fn signal(&mut self, signal: ProcessSignal) {
+        match self.group {
+            // The whole group has the number of its leader, negated.
+            Some(group) if cfg!(unix) => descendants::signal([-group], signal),
+            _ => drop(self.process.start_kill()),
         }
-    }
-
-    #[cfg(not(unix))]
-    fn signal(&mut self, _signal: Signal) {
-        let _ = self.process.start_kill();
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        self.signal(Signal::Kill);
+        self.signal(ProcessSignal::Kill);
         if let Some(mark) = self.mark.take() {
             mark.end(Duration::ZERO);
         }
@@ -269,20 +221,13 @@ impl Drop for Child {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Signal {
-    Term,
-    Kill,
-}
-
-/// Reads stderr into the log and into `tail` until the process closes it, masking this server's secrets and those of other
+/// Reads stderr into the log and into `history` until the process closes it, masking this server's secrets and those of other
 /// servers.
 async fn drain(
     stderr: ChildStderr,
     server: Arc<str>,
     secrets: Arc<[String]>,
     context: Arc<ConnectionContext>,
-    tail: StderrTail,
     history: Arc<History>,
 ) {
     let mut reader = BufReader::new(stderr);
@@ -309,7 +254,6 @@ async fn drain(
             ),
             _ => {}
         }
-        tail.push(&text);
         history.wrote(&text);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use ::http::{HeaderMap, StatusCode};
 use nonet_base::text::clip;
 use nonet_config::{SandboxSettings, Transport};
 use nonet_sandbox as sandbox;
@@ -22,7 +22,7 @@ use super::{
     channel::{Channel, RequestFault, ServerTransport},
     child::{Child, Program, missing_launcher},
     deepest,
-    handshake::{self, HandshakeError, peer_info},
+    handshake::{self, peer_info},
     http::HttpServer,
     incoming::Incoming,
     legacy_sse::SseServer,
@@ -32,6 +32,7 @@ use super::{
     placement::ProgramHolder,
     refusal::Refusal,
 };
+use crate::oauth::header_map;
 
 /// Why a server was not reached over streamable HTTP.
 #[derive(Default)]
@@ -70,19 +71,12 @@ impl McpServer {
                     lasts: self.lasts,
                     history: &self.history,
                 })?;
-                *self.tail.lock() = Some(child.tail().clone());
                 return self.greet(Box::new(stdout), Box::new(stdin), Some(child), silence).await;
             }
             Transport::Http { url, headers, sse, .. } => (url, headers, *sse),
             Transport::Rest(_) => return Err("a REST service does not speak MCP".into()),
         };
-        let headers = headers
-            .iter()
-            .filter_map(|(name, value)| {
-                let name = HeaderName::try_from(name).ok()?;
-                Some((name, HeaderValue::try_from(value.expose()).ok()?))
-            })
-            .collect();
+        let headers = header_map(headers);
         let known_sse = self.habits.lock().speaks_sse;
         if is_sse || known_sse {
             let greeted = self.greet_sse(url, headers, silence).await;
@@ -161,7 +155,7 @@ impl McpServer {
             if let Some(status) = child.exit_status().await {
                 reason = format!("it ended during the handshake ({status})");
             }
-            reason = child.tail().added_to(&reason);
+            reason = child.with_stderr(&reason);
             child.stop().await;
         }
         Err(LinkError::Failed(reason))
@@ -252,7 +246,7 @@ impl McpServer {
             return Err(LinkError::SignIn(self.credentials.sign_in_or_token(&refusal).await));
         }
         let refuses_post = is_post_refused(&fault);
-        Ok(Err(HttpFailure { text: explain(&fault.into(), url), refuses_post }))
+        Ok(Err(HttpFailure { text: explain(&fault, url), refuses_post }))
     }
 
     /// Tries the old HTTP+SSE transport on a server that refuses POST, as the specification asks. Returns `failure` if the
@@ -270,7 +264,7 @@ impl McpServer {
                 tracing::debug!(server = %self.name, "speaks the old HTTP+SSE transport");
                 Ok(greeted)
             }
-            Err(_) | Ok(Err(HandshakeError::NotSent(HttpFault::Status { .. }))) => {
+            Err(_) | Ok(Err(RequestFault::NotSent(HttpFault::Status { .. }))) => {
                 Err(LinkError::Failed(failure))
             }
             Ok(Err(error)) => Err(self.not_greeted(&error, url).await),
@@ -283,7 +277,7 @@ impl McpServer {
         url: &str,
         headers: HeaderMap,
         silence: Duration,
-    ) -> Result<InitializedServer, HandshakeError> {
+    ) -> Result<InitializedServer, RequestFault> {
         let incoming = self.incoming();
         let server = SseServer::open(incoming.clone(), url, headers, self.signer()).await?;
         let channel = Channel::new(incoming, ServerTransport::Sse(server));
@@ -303,9 +297,9 @@ impl McpServer {
     }
 
     /// Returns why a server of the legacy SSE transport was not reached.
-    async fn not_greeted(&self, error: &HandshakeError, url: &str) -> LinkError {
+    async fn not_greeted(&self, error: &RequestFault, url: &str) -> LinkError {
         match error {
-            HandshakeError::NotSent(fault) if let Some(refusal) = Refusal::of(fault) => {
+            RequestFault::NotSent(fault) if let Some(refusal) = Refusal::of(fault) => {
                 LinkError::SignIn(self.credentials.sign_in_or_token(&refusal).await)
             }
             error => LinkError::Failed(explain(error, url)),
@@ -313,7 +307,7 @@ impl McpServer {
     }
 }
 
-fn explain(error: &HandshakeError, url: &str) -> String {
+fn explain(error: &RequestFault, url: &str) -> String {
     let place = web::place(url);
     clip(&format!("{place}: {}", deepest(error).replace(url, &place)), 600)
 }

@@ -30,13 +30,17 @@ pub(super) struct Credentials {
 impl Credentials {
     pub(super) fn new(server: &Arc<str>, settings: &ServerSettings, context: &ConnectionContext) -> Self {
         let (hidden, inherited) = match &settings.transport {
-            Transport::Stdio { env, inherit_env, .. } => (env, Some(environment::named(inherit_env))),
+            Transport::Stdio { env, inherit_env, .. } => {
+                (env, Some(environment::named_variables(inherit_env)))
+            }
             Transport::Http { headers, .. } => (headers, None),
             Transport::Rest(rest) => (&rest.headers, None),
         };
         let configured = hidden.values().chain(&settings.secrets);
         let configured = configured.map(|value| without_scheme(value.expose()).to_string());
-        let secrets = configured.chain(inherited.into_iter().flatten()).chain(in_query(&settings.transport));
+        let secrets = configured
+            .chain(inherited.into_iter().flatten().map(|(_, value)| value))
+            .chain(in_query(&settings.transport));
         let account = settings.transport.sign_in().map(|(url, _, oauth)| {
             Arc::new(TokenAccount::new(server, url, oauth.clone(), context.vault.as_ref()))
         });

@@ -15,11 +15,6 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How often processes are looked for again that start while others are ended.
 const ROUNDS: u32 = 5;
 
-/// Returns a mark for all programs of a gateway.
-pub(super) fn of_gateway() -> String {
-    uuid::Uuid::new_v4().simple().to_string()
-}
-
 /// The mark of one start of a program.
 #[derive(Clone, Debug)]
 pub(super) struct ProcessMark(String);
@@ -56,12 +51,12 @@ fn end(begins: &str, grace: Duration) {
             return;
         }
         if round == 0 && !grace.is_zero() {
-            signal(&found, false);
+            signal(found.iter().copied(), ProcessSignal::Term);
             while Instant::now() < until && found.iter().any(|id| has(*id, begins)) {
                 thread::sleep(LOOK);
             }
         } else {
-            signal(&found, true);
+            signal(found, ProcessSignal::Kill);
             thread::sleep(LOOK);
         }
     }
@@ -83,16 +78,27 @@ fn has(process: i32, begins: &str) -> bool {
     variables.split_inclusive(|byte| *byte == 0).any(|variable| variable.starts_with(begins.as_bytes()))
 }
 
-#[cfg(unix)]
-fn signal(processes: &[i32], kill: bool) {
-    use nix::{
-        sys::signal::{SIGKILL, SIGTERM, kill as send},
-        unistd::Pid,
-    };
-    for process in processes {
-        let _ = send(Pid::from_raw(*process), if kill { SIGKILL } else { SIGTERM });
-    }
+/// A signal that ends processes.
+#[derive(Clone, Copy)]
+pub(super) enum ProcessSignal {
+    Term,
+    Kill,
 }
 
-#[cfg(not(unix))]
-fn signal(_processes: &[i32], _kill: bool) {}
+/// Signals processes, or process groups by their negative numbers. What has ended gets none.
+pub(super) fn signal(ids: impl IntoIterator<Item = i32>, signal: ProcessSignal) {
+    #[cfg(unix)]
+    for id in ids {
+        use nix::{
+            sys::signal::{SIGKILL, SIGTERM, kill},
+            unistd::Pid,
+        };
+        let signal = match signal {
+            ProcessSignal::Term => SIGTERM,
+            ProcessSignal::Kill => SIGKILL,
+        };
+        let _ = kill(Pid::from_raw(id), signal);
+    }
+    #[cfg(not(unix))]
+    let _ = (ids, signal);
+}

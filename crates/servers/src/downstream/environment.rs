@@ -3,7 +3,7 @@
 //! It gets what programs expect in any session: paths, locale, display, agents, proxies, certificates, and the settings of
 //! package managers. Tokens are withheld; a server that needs one gets it through `env` or `inherit_env`.
 
-use std::ffi::OsString;
+use std::{collections::BTreeMap, ffi::OsString};
 
 use nonet_base::variables;
 use nonet_config::{Globs, SandboxSettings};
@@ -100,12 +100,18 @@ const INHERITED: &[&str] = &[
 /// covers its certificate key.
 const SECRET: [&str; 7] = ["AUTH", "TOKEN", "PASS", "SECRET", "CREDENTIAL", "KEY", "OTP"];
 
-/// Returns the variables of Nonet's own environment that a child gets: the usual ones, and the ones that match `more`. A
-/// sandbox excludes the variables that lead to the user's agents and, if it names variables, allows only those.
-pub(super) fn inherited(
+/// Returns all variables of a program: those that it inherits, and its own, which count more.
+pub(super) fn of_program<'a>(
     more: &Globs,
     sandbox: Option<&SandboxSettings>,
-) -> impl Iterator<Item = (OsString, OsString)> {
+    own: impl Iterator<Item = (&'a str, &'a str)>,
+) -> BTreeMap<OsString, OsString> {
+    inherited(more, sandbox).chain(own.map(|(name, value)| (name.into(), value.into()))).collect()
+}
+
+/// Returns the variables of Nonet's own environment that a child gets: the usual ones, and the ones that match `more`. A
+/// sandbox excludes the variables that lead to the user's agents and, if it names variables, allows only those.
+fn inherited(more: &Globs, sandbox: Option<&SandboxSettings>) -> impl Iterator<Item = (OsString, OsString)> {
     variables::all().into_iter().filter(move |(name, value)| {
         let Some(name) = name.to_str() else { return false };
         let is_usual = match sandbox.map(|sandbox| &sandbox.env) {
@@ -117,12 +123,7 @@ pub(super) fn inherited(
     })
 }
 
-/// Returns the values of the variables that a child gets only because the configuration names them. They may be secrets.
-pub(super) fn named(more: &Globs) -> impl Iterator<Item = String> {
-    named_variables(more).map(|(_, value)| value)
-}
-
-/// Returns the same variables with their names.
+/// Returns the variables that a child gets only because the configuration names them. They may be secrets.
 pub fn named_variables(more: &Globs) -> impl Iterator<Item = (String, String)> {
     let all = if more.is_empty() { Vec::new() } else { variables::all() };
     all.into_iter().filter_map(|(name, value)| {
@@ -147,8 +148,8 @@ const OWN: [&str; 12] = [
     "DYLD_*",
 ];
 
-/// Returns whether a variable stays in the gateway's own environment: servers get the others from a copy.
-pub(super) fn is_own(name: &str, value: &str) -> bool {
+/// Returns whether a variable stays in the gateway's own environment. Servers get the others from a copy.
+pub fn is_own_variable(name: &str, value: &str) -> bool {
     let is = |pattern: &&str| match pattern.strip_suffix('*') {
         Some(head) => name.starts_with(head),
         None => name == *pattern,

@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use futures::FutureExt;
-use nonet_wire::http::HttpFault;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ErrorCode, ErrorData, Implementation, ProtocolVersion, ServerPeerInfo,
     TASKS_EXTENSION_ID,
@@ -24,37 +23,13 @@ use super::{
 /// The last message of the handshake of the session era.
 pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// Why the handshake failed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum HandshakeError {
-    /// The stream ended.
-    #[error("it closed the connection during the handshake")]
-    Closed,
-    /// It answered, but not with a handshake.
-    #[error("it refused the handshake: {0}")]
-    Refused(String),
-    /// A message of the handshake was not sent.
-    #[error("{0}")]
-    NotSent(#[from] HttpFault),
-}
-
-impl From<RequestFault> for HandshakeError {
-    fn from(fault: RequestFault) -> Self {
-        match fault {
-            RequestFault::Lost => Self::Closed,
-            RequestFault::NotSent(fault) => Self::NotSent(fault),
-            RequestFault::Refused(error) => Self::Refused(error.message.into_owned()),
-        }
-    }
-}
-
 /// Performs the handshake. `known` is the era of the last handshake; `silence` is how long the server may say nothing before
 /// it is also sent `initialize`.
 pub(super) async fn greet(
     channel: &Channel,
     known: Option<Era>,
     silence: Duration,
-) -> Result<(Era, ServerPeerInfo), HandshakeError> {
+) -> Result<(Era, ServerPeerInfo), RequestFault> {
     let request = async |method, params| {
         let answer = channel.request(Outgoing::own(method, params, AnswerKind::Short)).await?;
         Ok::<_, RequestFault>(answer.into_tree().await)
@@ -77,22 +52,24 @@ pub(super) async fn greet(
                     }
                     // The server refused, or offers only older revisions: it belongs to the session era.
                     Ok(_) | Err(RequestFault::Refused(_)) => initializes = true,
-                    Err(fault) => return Err(fault.into()),
+                    Err(fault) => return Err(fault),
                 }
                 if let Some(refused) = refusal.take() {
-                    return Err(HandshakeError::from(refused));
+                    return Err(refused);
                 }
             }
             agreed = &mut initialization, if initializes && refusal.is_none() => match agreed {
                 Ok(result) => {
                     let version = result.get("protocolVersion").cloned().unwrap_or_default();
-                    let version = serde_json::from_value(version)
-                        .map_err(|_| HandshakeError::Refused("no protocolVersion in its answer".into()))?;
+                    let version = serde_json::from_value(version).map_err(|_| {
+                        let why = "no protocolVersion in its answer";
+                        RequestFault::Refused(ErrorData::internal_error(why, None))
+                    })?;
                     channel.initialized().await?;
                     return Ok((Era::Session, peer_info(&result, &version)));
                 }
                 Err(refused @ RequestFault::Refused(_)) if discovers => refusal = Some(refused),
-                Err(fault) => return Err(fault.into()),
+                Err(fault) => return Err(fault),
             },
             () = sleep_until(silence), if !initializes => initializes = true,
         }

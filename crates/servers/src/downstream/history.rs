@@ -18,6 +18,9 @@ const LONGEST: usize = 500;
 const TOGETHER_MS: u64 = 1_000;
 /// The most lines of a private key: more lines without its end are not part of it.
 const KEY_LINES: usize = 200;
+/// How many lines of stderr explain the end of a process, and the most characters of them.
+const TAIL_LINES: usize = 12;
+const TAIL_CHARS: usize = 1_200;
 
 /// What an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -48,6 +51,8 @@ pub(super) struct History(Mutex<HistoryEntries>);
 struct HistoryEntries {
     entries: VecDeque<HistoryEntry>,
     bytes: usize,
+    /// How many entries were added since the last process started.
+    of_process: usize,
     /// How many lines of a private key have come, while its end has not.
     key_lines: Option<usize>,
 }
@@ -85,6 +90,30 @@ impl History {
         kept.push(now(), HistoryKind::Stderr, clip(&without_secrets(line).0, LONGEST));
     }
 
+    /// Notes that a new process writes from now on.
+    pub(super) fn process_starts(&self) {
+        self.0.lock().of_process = 0;
+    }
+
+    /// Returns the last lines of the last process, oldest first, without what looks like a secret.
+    pub(super) fn tail(&self) -> String {
+        let kept = self.0.lock();
+        let own = kept.entries.iter().rev().take(kept.of_process);
+        let lines = own.filter(|entry| entry.kind == HistoryKind::Stderr).take(TAIL_LINES);
+        let mut lines: Vec<&str> = lines.map(|entry| entry.text.as_str()).collect();
+        lines.reverse();
+        // A secret may span several lines.
+        without_secrets(&lines.join("\n")).0
+    }
+
+    /// Returns a reason followed by the last lines of the last process.
+    pub(super) fn with_tail(&self, reason: &str) -> String {
+        match self.tail() {
+            tail if tail.is_empty() => reason.to_string(),
+            tail => format!("{reason}; its stderr ends with: {}", clip(&tail, TAIL_CHARS)),
+        }
+    }
+
     /// Returns the entries, oldest first, without what looks like a secret.
     pub(super) fn entries(&self) -> Vec<HistoryEntry> {
         let mut shown: Vec<HistoryEntry> = Vec::new();
@@ -107,6 +136,7 @@ impl History {
 impl HistoryEntries {
     fn push(&mut self, at_ms: u64, kind: HistoryKind, text: String) {
         self.bytes += text.len();
+        self.of_process += 1;
         self.entries.push_back(HistoryEntry { at_ms, kind, text });
         while self.entries.len() > MAX_ENTRIES || self.bytes > MAX_BYTES {
             let Some(oldest) = self.entries.pop_front() else { break };

@@ -12,12 +12,10 @@ use bytes::Bytes;
 use futures::FutureExt;
 use http::{HeaderMap, HeaderName, StatusCode};
 use nonet_wire::{
-    BodyStream, EventReader, Expectations, Inbox, Limits, Message, MessageKind, ScannedMessage, SizeLimit,
-    Weight, error_excerpt,
+    Expectations, Limits, Message, MessageKind, ScannedMessage, SizeLimit, Weight, error_excerpt,
     http::{Address, HttpFault, HttpReply, SessionHeaders, SignedClient, Signer, request_headers, said},
-    judge,
     mirrored::{MirroredParam, is_mirroring, mirrored_params, put_mirrored},
-    off_thread, scan,
+    off_thread,
 };
 use parking_lot::Mutex;
 use rmcp::model::{ErrorData, ProtocolVersion};
@@ -31,6 +29,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Era,
     channel::{Outgoing, OutgoingParams, RequestFault, written},
+    events::{EventRead, EventStream},
     handshake::{INITIALIZED, discover_params, initialize_params, is_stateless, supports_stateless},
     incoming::{Incoming, SendSoon},
     pending::{AnswerKind, ServerAnswer, number},
@@ -269,16 +268,7 @@ impl HttpServer {
             return self.read_events(session, reply, request).await;
         }
         let pending = &self.0.incoming.pending;
-        let message =
-            match Body::read(reply, request.expected.bound(pending.limits()), pending.limits()).await {
-                Ok(body) => body.message(pending.limits()).await,
-                Err(unread) => Err(unread),
-            };
-        let unusable = |what: String| RequestFault::Refused(ErrorData::internal_error(what, None));
-        let message = message.map_err(|unread| match unread {
-            UnusableAnswer::Fault(fault) => fault.into(),
-            UnusableAnswer::Unusable(what) => unusable(what),
-        })?;
+        let message = read_body(reply, request.expected.bound(pending.limits()), pending.limits()).await?;
         let of_this = match (message.id(), message.kind()) {
             (Some(id), _) => number(&id) == Some(request.id),
             // An unreadable request has no id to return in the error.
@@ -301,27 +291,25 @@ impl HttpServer {
     ) -> Result<(), RequestFault> {
         let about = request.asker.clone().map_or(RelatedCall::Over, RelatedCall::Call);
         let mut events = self.events(session, reply);
-        let (mut last_event, mut wait, mut attempts) = (None, None, 0);
+        let mut resumption = Resumption::default();
         loop {
             match events.next(Some(&about)).await {
-                Some(EventRead { has_message, id, retry }) => {
-                    last_event = id.or(last_event);
-                    wait = retry.map(Duration::from_millis).or(wait);
-                    if has_message {
-                        attempts = 0;
+                Some(read) => {
+                    resumption.note(&read);
+                    if read.has_message {
+                        resumption.attempts = 0;
                     }
                 }
                 None if !self.0.incoming.pending.has(request.id) => return Ok(()),
                 None => {
                     // A stream can be resumed only from an event with an id.
-                    let Some(last) = last_event.as_deref() else { return Err(RequestFault::Lost) };
+                    let Some(last) = resumption.last_event.clone() else { return Err(RequestFault::Lost) };
                     events = loop {
-                        if attempts >= ATTEMPTS {
+                        if resumption.attempts >= ATTEMPTS {
                             return Err(RequestFault::Lost);
                         }
-                        sleep(wait.unwrap_or_else(|| doubled(attempts)).min(LONGEST_WAIT)).await;
-                        attempts += 1;
-                        if let Some(resumed) = self.resume(session, last).await? {
+                        sleep(resumption.next_wait()).await;
+                        if let Some(resumed) = self.resume(session, &last).await? {
                             break resumed;
                         }
                     };
@@ -335,7 +323,7 @@ impl HttpServer {
         &self,
         session: &Arc<HttpSession>,
         last: &str,
-    ) -> Result<Option<EventStream>, RequestFault> {
+    ) -> Result<Option<EventStream<SessionPoster>>, RequestFault> {
         match self.0.endpoint.stream(&self.0.address, session.headers.clone(), Some(last)).await {
             Ok(reply) if reply.is_events() => Ok(Some(self.events(session, reply))),
             Ok(reply) if reply.status.is_client_error() => Err(RequestFault::Lost),
@@ -345,19 +333,18 @@ impl HttpServer {
 
     /// Reads the common stream of a session, as long as the server offers it.
     async fn follow(self, session: Arc<HttpSession>) {
-        let (mut last_event, mut wait, mut attempts) = (None::<String>, None, 0_u32);
+        let mut resumption = Resumption::default();
         loop {
             let opened = Instant::now();
             let headers = session.headers.clone();
-            match self.0.endpoint.stream(&self.0.address, headers, last_event.as_deref()).await {
+            match self.0.endpoint.stream(&self.0.address, headers, resumption.last_event.as_deref()).await {
                 Ok(reply) if reply.is_events() => {
                     let mut events = self.events(&session, reply);
-                    while let Some(EventRead { id, retry, .. }) = events.next(None).await {
-                        last_event = id.or(last_event);
-                        wait = retry.map(Duration::from_millis).or(wait);
+                    while let Some(read) = events.next(None).await {
+                        resumption.note(&read);
                     }
                     if opened.elapsed() > LONGEST_WAIT {
-                        attempts = 0;
+                        resumption.attempts = 0;
                     }
                 }
                 Ok(reply) if reply.status.is_client_error() => {
@@ -366,19 +353,14 @@ impl HttpServer {
                 }
                 Ok(_) | Err(_) => {}
             }
-            sleep(wait.unwrap_or_else(|| doubled(attempts)).min(LONGEST_WAIT).max(FIRST_WAIT)).await;
-            attempts += 1;
+            sleep(resumption.next_wait().max(FIRST_WAIT)).await;
         }
     }
 
-    fn events(&self, session: &Arc<HttpSession>, reply: HttpReply) -> EventStream {
+    fn events(&self, session: &Arc<HttpSession>, reply: HttpReply) -> EventStream<SessionPoster> {
         let incoming = self.0.incoming.clone();
-        EventStream {
-            events: reply.events(incoming.pending.limits().of_server.bytes),
-            inbox: Inbox::new(incoming.server.clone(), "an event"),
-            back: SessionPoster { server: self.clone(), session: session.clone() },
-            incoming,
-        }
+        let events = reply.events(incoming.pending.limits().of_server.bytes);
+        EventStream::new(events, incoming, SessionPoster { server: self.clone(), session: session.clone() })
     }
 
     /// Sends a message in a separate task.
@@ -435,8 +417,29 @@ impl HttpServer {
     }
 }
 
-fn doubled(attempts: u32) -> Duration {
-    FIRST_WAIT.saturating_mul(1 << attempts.min(16))
+/// From where, and when, a stream that has ended is reopened.
+#[derive(Default)]
+struct Resumption {
+    last_event: Option<String>,
+    /// The delay that the server set.
+    wait: Option<Duration>,
+    attempts: u32,
+}
+
+impl Resumption {
+    fn note(&mut self, read: &EventRead) {
+        if read.id.is_some() {
+            self.last_event.clone_from(&read.id);
+        }
+        self.wait = read.retry.map(Duration::from_millis).or(self.wait);
+    }
+
+    /// Returns the delay before the next attempt, which is counted.
+    fn next_wait(&mut self) -> Duration {
+        let doubled = FIRST_WAIT.saturating_mul(1 << self.attempts.min(16));
+        self.attempts += 1;
+        self.wait.unwrap_or(doubled).min(LONGEST_WAIT)
+    }
 }
 
 impl HttpRequest {
@@ -469,100 +472,37 @@ impl SendSoon for SessionPoster {
     }
 }
 
-/// A stream of events, whose messages go where they belong.
-struct EventStream {
-    events: EventReader<BodyStream>,
-    inbox: Inbox,
-    back: SessionPoster,
-    incoming: Arc<Incoming>,
-}
-
-/// What one event had.
-struct EventRead {
-    has_message: bool,
-    id: Option<String>,
-    retry: Option<u64>,
-}
-
-impl EventStream {
-    /// Reads the next event, `None` at the end of the stream.
-    async fn next(&mut self, about: Option<&RelatedCall>) -> Option<EventRead> {
-        let Self { events, inbox, back, incoming } = self;
-        let pending = &incoming.pending;
-        let event = events.next(|beginning| judge(beginning, pending)).await?;
-        let (id, retry) = (event.id.clone(), event.retry);
-        if let Some(text) = inbox.take_event(event, pending) {
-            let most = pending.limits().answer.values;
-            let (scan, _) = off_thread(Weight::of(text.len()), move || scan(text, most)).await;
-            inbox.take(scan, pending);
+/// Reads the message in the body of a reply, which has at most `answer` if it is a success.
+async fn read_body(reply: HttpReply, answer: SizeLimit, limits: &Limits) -> Result<Message, RequestFault> {
+    let (status, kind) = (reply.status, reply.kind());
+    let bound = if status.is_success() { answer } else { limits.of_server };
+    let body = reply.body(bound.bytes).await.map_err(|fault| match fault {
+        HttpFault::TooLong(_) => unusable(fault.to_string()),
+        fault => fault.into(),
+    })?;
+    let (text, most) = (body.clone(), bound.values);
+    let (scanned, _) = off_thread(Weight::of(text.len()), move || ScannedMessage::of(text, most)).await;
+    let of_error = limits.of_server;
+    let refused = status.is_client_error() || status.is_server_error();
+    match scanned.within(|start| if start.kind() == MessageKind::Error { of_error } else { bound }) {
+        Ok(answer) if !refused || is_error(&answer) => Ok(answer),
+        Ok(_) => Err(HttpFault::Status { status, text: said(status, &body) }.into()),
+        Err(refused) if refused.fault.is_syntax() => {
+            let kind = if kind.is_empty() { "no content type" } else { kind.as_str() };
+            let said = said_by(&body);
+            let text = format!("HTTP {status}, {kind}: the answer is not JSON: {said}");
+            Err(HttpFault::Status { status, text }.into())
         }
-        let mut has_message = false;
-        while let Some(message) = inbox.pop() {
-            has_message = true;
-            incoming.take(message, about, back, inbox).await;
-        }
-        inbox.refusals().for_each(|refusal| back.send_soon(refusal));
-        Some(EventRead { has_message, id, retry })
-    }
-}
-
-/// The complete body of an answer.
-struct Body {
-    status: StatusCode,
-    kind: String,
-    bytes: Bytes,
-    bound: SizeLimit,
-}
-
-/// Why an answer is not a message.
-enum UnusableAnswer {
-    Fault(HttpFault),
-    /// The request fails with this text.
-    Unusable(String),
-}
-
-impl Body {
-    /// Reads the body of a reply, at most `answer` of a success.
-    async fn read(reply: HttpReply, answer: SizeLimit, limits: &Limits) -> Result<Self, UnusableAnswer> {
-        let (status, kind) = (reply.status, reply.kind());
-        let bound = if status.is_success() { answer } else { limits.of_server };
-        let bytes = reply.body(bound.bytes).await.map_err(|fault| match fault {
-            HttpFault::TooLong(_) => UnusableAnswer::Unusable(fault.to_string()),
-            fault => UnusableAnswer::Fault(fault),
-        })?;
-        Ok(Self { status, kind, bytes, bound })
-    }
-
-    /// Returns the message in the body.
-    async fn message(&self, limits: &Limits) -> Result<Message, UnusableAnswer> {
-        let (text, most) = (self.bytes.clone(), self.bound.values);
-        let (scanned, _) = off_thread(Weight::of(text.len()), move || ScannedMessage::of(text, most)).await;
-        let (bound, of_error) = (self.bound, limits.of_server);
-        let refused = self.status.is_client_error() || self.status.is_server_error();
-        match scanned.within(|start| if start.kind() == MessageKind::Error { of_error } else { bound }) {
-            Ok(answer) if !refused || is_error(&answer) => Ok(answer),
-            Ok(_) => {
-                let text = said(self.status, &self.bytes);
-                Err(UnusableAnswer::Fault(HttpFault::Status { status: self.status, text }))
-            }
-            Err(refused) if refused.fault.is_syntax() => {
-                Err(UnusableAnswer::Fault(self.unreadable("the answer is not JSON")))
-            }
-            Err(refused) => {
-                let said = error_excerpt(&refused.head, &refused.bytes);
-                Err(UnusableAnswer::Unusable(format!(
-                    "the answer is {}; it was dropped{said}",
-                    refused.fault
-                )))
-            }
+        Err(refused) => {
+            let said = error_excerpt(&refused.head, &refused.bytes);
+            Err(unusable(format!("the answer is {}; it was dropped{said}", refused.fault)))
         }
     }
+}
 
-    fn unreadable(&self, what: &str) -> HttpFault {
-        let kind = if self.kind.is_empty() { "no content type" } else { self.kind.as_str() };
-        let text = format!("HTTP {}, {kind}: {what}: {}", self.status, said_by(&self.bytes));
-        HttpFault::Status { status: self.status, text }
-    }
+/// Returns the failure of a request whose answer cannot be used.
+fn unusable(what: String) -> RequestFault {
+    RequestFault::Refused(ErrorData::internal_error(what, None))
 }
 
 /// Returns whether a message is an error of JSON-RPC, not just something that says `error`.

@@ -73,8 +73,25 @@ impl Incoming {
         self.closed.cancel();
     }
 
+    /// Takes all messages of an inbox, like [`Self::take`], and sends refusals of unreadable ones `back`. Returns whether there
+    /// was any message.
+    pub(super) async fn take_all(
+        self: &Arc<Self>,
+        inbox: &mut Inbox,
+        about: Option<&RelatedCall>,
+        back: &impl SendSoon,
+    ) -> bool {
+        let mut has_message = false;
+        while let Some(message) = inbox.pop() {
+            has_message = true;
+            self.take(message, about, back, inbox).await;
+        }
+        inbox.refusals().for_each(|refusal| back.send_soon(refusal));
+        has_message
+    }
+
     /// Takes a message. `about` is the call on whose stream it came, if that is known; answers to the server go `back`.
-    pub(super) async fn take(
+    async fn take(
         self: &Arc<Self>,
         message: Message,
         about: Option<&RelatedCall>,

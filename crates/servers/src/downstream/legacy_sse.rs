@@ -7,14 +7,14 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use nonet_base::text::clip;
 use nonet_wire::{
-    Backlog, BodyStream, EventData, EventReader, Expectations, Inbox, StreamEvent, Weight,
+    Backlog, BodyStream, EventData, EventReader, Expectations, StreamEvent,
     http::{Address, HttpFault, SignedClient, Signer},
-    judge, off_thread, scan,
 };
 use reqwest::Url;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
+    events::EventStream,
     incoming::{Incoming, SendSoon},
     lines::unread,
 };
@@ -125,25 +125,10 @@ impl SendSoon for PostTarget {
 }
 
 /// Reads the stream to its end.
-async fn read(incoming: Arc<Incoming>, mut events: EventReader<BodyStream>, post: PostTarget) {
-    let pending = &incoming.pending;
-    let mut inbox = Inbox::new(incoming.server.clone(), "an event");
-    loop {
-        let event = tokio::select! {
-            event = events.next(|beginning| judge(beginning, pending)) => event,
-            () = post.0.closed.cancelled() => None,
-        };
-        let Some(event) = event else { break };
-        if let Some(text) = inbox.take_event(event, pending) {
-            let most = pending.limits().answer.values;
-            let (scan, _) = off_thread(Weight::of(text.len()), move || scan(text, most)).await;
-            inbox.take(scan, pending);
-        }
-        while let Some(message) = inbox.pop() {
-            incoming.take(message, None, &post, &mut inbox).await;
-        }
-        inbox.refusals().for_each(|refusal| post.send_soon(refusal));
-    }
+async fn read(incoming: Arc<Incoming>, events: EventReader<BodyStream>, post: PostTarget) {
+    let closed = post.0.closed.clone();
+    let mut events = EventStream::new(events, incoming.clone(), post);
+    while let Some(Some(_)) = closed.run_until_cancelled(events.next(None)).await {}
     incoming.close();
 }
 

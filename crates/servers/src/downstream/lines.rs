@@ -89,10 +89,7 @@ async fn read(incoming: Arc<Incoming>, reader: Reader, writer: ServerWriter) {
             Line::TooLong(beginning) => inbox.too_long(&beginning, pending),
             Line::TooLongEnd(tail) => inbox.too_long_end(&tail),
         }
-        while let Some(message) = inbox.pop() {
-            incoming.take(message, None, &writer, &mut inbox).await;
-        }
-        inbox.refusals().for_each(|refusal| writer.send_soon(refusal));
+        incoming.take_all(&mut inbox, None, &writer).await;
     }
     incoming.close();
 }

@@ -8,7 +8,6 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use nonet_text::results::CallResult;
-use rmcp::model::CompleteRequestParams;
 use serde::ser::SerializeMap;
 use serde_json::{Map, Value};
 
@@ -22,9 +21,6 @@ pub(super) trait Connector: Send + Sync {
 
     /// Resolves once the user has signed in or out.
     fn sign_in_changed(&self) -> BoxFuture<'_, ()>;
-
-    /// Returns the last lines of the server's stderr.
-    fn stderr_tail(&self) -> Vec<String>;
 
     /// Returns a text with the server's secrets masked.
     fn mask(&self, text: &str) -> String;
@@ -138,19 +134,14 @@ pub(super) enum LinkRequest {
         /// Whether the server accepts the call only as a task.
         as_task: bool,
     },
-    GetPrompt {
-        prompt: String,
-        arguments: Map<String, Value>,
-    },
-    ReadResource {
-        uri: String,
-    },
-    Complete(Box<CompleteRequestParams>),
-    /// A request about one of the server's tasks.
-    Task {
-        method: &'static str,
-        params: Value,
-    },
+    /// Any other request, with its params.
+    Other { method: &'static str, params: Map<String, Value> },
+}
+
+/// Returns a request other than a call of a tool.
+pub(super) fn other(method: &'static str, mut params: Value) -> LinkRequest {
+    let params = params.as_object_mut().map(std::mem::take).unwrap_or_default();
+    LinkRequest::Other { method, params }
 }
 
 /// The client's answers in the previous round (multi round-trip requests, SEP-2322).

@@ -9,7 +9,7 @@ use nonet_text::results::CallResult;
 use nonet_wire::{Limits, http::HttpFault};
 use parking_lot::Mutex;
 use rmcp::model::ServerPeerInfo;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, timeout},
@@ -18,7 +18,7 @@ use tokio::{
 use super::{
     CallControl, CallError, ConnectionContext, ConnectionState, Dial, Era, LogLevel,
     channel::{Channel, Outgoing, OutgoingParams, RequestFault},
-    child::{Child, StderrTail},
+    child::Child,
     credentials::Credentials,
     deepest,
     history::History,
@@ -50,8 +50,6 @@ pub(super) struct McpServer {
     pub subscriptions: Arc<Subscriptions>,
     pub limits: Limits,
     pub habits: Mutex<ServerQuirks>,
-    /// The stderr of the last process.
-    pub tail: Mutex<Option<StderrTail>>,
     /// Takes the lines of every process.
     pub history: Arc<History>,
     /// Where the program runs, if one replica of a cluster runs it for all.
@@ -87,7 +85,6 @@ impl McpServer {
             subscriptions: subscriptions.clone(),
             limits: settings.limits,
             habits: Mutex::default(),
-            tail: Mutex::default(),
             history: Arc::default(),
             placed: None,
         }
@@ -131,11 +128,6 @@ impl Connector for McpServer {
 
     fn sign_in_changed(&self) -> BoxFuture<'_, ()> {
         self.credentials.changed().boxed()
-    }
-
-    fn stderr_tail(&self) -> Vec<String> {
-        let text = self.tail.lock().as_ref().map(StderrTail::text).unwrap_or_default();
-        self.credentials.mask(&text).lines().map(String::from).collect()
     }
 
     fn mask(&self, text: &str) -> String {
@@ -311,9 +303,7 @@ impl Link for McpLink {
             let Some(mut child) = child else { return reason };
             let status = child.exit_status().await;
             let reason = match status {
-                Some(status) => {
-                    self.credentials.mask(&child.tail().added_to(&format!("{reason} ({status})")))
-                }
+                Some(status) => self.credentials.mask(&child.with_stderr(&format!("{reason} ({status})"))),
                 None => reason,
             };
             child.stop().await;
@@ -358,23 +348,13 @@ impl McpLink {
 
 /// Returns a request of a call as it is sent.
 fn outgoing<'a>(request: &'a LinkRequest, input: &'a Input, control: &'a CallControl) -> Outgoing<'a> {
-    let other = |params: Value| OutgoingParams::Other {
-        params: match params {
-            Value::Object(params) => params,
-            _ => Map::new(),
-        },
-        input: Some(input),
-    };
     let (method, params) = match request {
         LinkRequest::CallTool { tool, arguments, as_task } => {
             ("tools/call", OutgoingParams::Call { tool, arguments, as_task: *as_task, input })
         }
-        LinkRequest::GetPrompt { prompt, arguments } => {
-            ("prompts/get", other(json!({ "name": prompt, "arguments": arguments })))
+        LinkRequest::Other { method, params } => {
+            (*method, OutgoingParams::Other { params: params.clone(), input: Some(input) })
         }
-        LinkRequest::ReadResource { uri } => ("resources/read", other(json!({ "uri": uri }))),
-        LinkRequest::Complete(params) => ("completion/complete", other(json!(params))),
-        LinkRequest::Task { method, params } => (*method, other(params.clone())),
     };
     let expected = AnswerKind::Result;
     Outgoing { method, params, expected, control: Some(control), acknowledged: None }

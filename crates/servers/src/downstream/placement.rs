@@ -184,13 +184,6 @@ impl RelayedCall {
         });
         let mut meta = control.meta.clone();
         meta.insert(RELAY_KEY.into(), relayed);
-        CallControl {
-            timeout: control.timeout,
-            cancel: control.cancel.clone(),
-            progress: control.progress.clone(),
-            meta,
-            asker: control.asker.clone(),
-            owner: control.owner,
-        }
+        CallControl { meta, ..control.clone() }
     }
 }

@@ -1,8 +1,8 @@
 //! A second process that outlives the gateway by a moment and ends the gateway's servers if the gateway was killed.
 //!
 //! The gateway writes the live process groups to a pipe. When the pipe ends, for whatever reason, the guard ends those groups
-//! and what their programs have started (`descendants`), and exits. A guard that is killed itself is replaced. Without a guard (no executable given, or not on Unix), a clean stop
-//! still leaves nothing behind.
+//! and what their programs have started (`descendants`), and exits. A guard that is killed itself is replaced. Without a guard
+//! (no executable given, or not on Unix), a clean stop still leaves nothing behind.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::descendants;
+use super::descendants::{self, ProcessSignal, signal};
 
 /// The argument that runs the binary as the guard.
 pub const GUARD_COMMAND: &str = "__guard";
@@ -54,7 +54,8 @@ struct GuardState {
 impl ProcessGuard {
     /// Returns a guard that runs `executable` with [`GUARD_COMMAND`] once there is a process to watch.
     pub fn new(executable: Option<PathBuf>) -> Self {
-        let shared = Shared { executable, mark: descendants::of_gateway(), ..Shared::default() };
+        let mark = uuid::Uuid::new_v4().simple().to_string();
+        let shared = Shared { executable, mark, ..Shared::default() };
         Self { shared: Arc::new(shared), watcher: Mutex::new(None) }
     }
 
@@ -203,25 +204,13 @@ pub fn run(input: impl io::Read) {
         return;
     }
     // Servers see their stdin close at the same moment, and most exit on their own.
-    std::thread::sleep(Duration::from_millis(500));
-    signal(&groups, false);
-    std::thread::sleep(GRACE);
-    signal(&groups, true);
+    thread::sleep(Duration::from_millis(500));
+    // A process group has the number of its leader, negated.
+    let groups = || groups.iter().map(|group| -group);
+    signal(groups(), ProcessSignal::Term);
+    thread::sleep(GRACE);
+    signal(groups(), ProcessSignal::Kill);
     if let Some(mark) = mark {
         descendants::end_all_of(&mark, GRACE);
     }
 }
-
-#[cfg(unix)]
-fn signal(groups: &BTreeSet<i32>, kill: bool) {
-    use nix::{
-        sys::signal::{SIGKILL, SIGTERM, killpg},
-        unistd::Pid,
-    };
-    for group in groups {
-        let _ = killpg(Pid::from_raw(*group), if kill { SIGKILL } else { SIGTERM });
-    }
-}
-
-#[cfg(not(unix))]
-fn signal(_groups: &BTreeSet<i32>, _kill: bool) {}

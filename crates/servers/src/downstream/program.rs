@@ -69,7 +69,7 @@ pub async fn run_program(
         Ok(status) if status.success() => Ok(()),
         Ok(_) => {
             let status = child.exit_status().await.unwrap_or_default();
-            Err(child.tail().added_to(&format!("`{command}` ended with {status}")))
+            Err(child.with_stderr(&format!("`{command}` ended with {status}")))
         }
         Err(error) => Err(format!("`{command}`: {error}")),
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use nonet_config::{Network, ServerSettings, Transport};
-use nonet_sandbox::{self as sandbox, SandboxSpec};
+use nonet_sandbox as sandbox;
 use serde::{Serialize, Serializer};
 
 use super::{Connection, ConnectionContext, environment};
@@ -94,19 +94,11 @@ impl Reach {
         let Transport::Stdio { command, args, env, inherit_env, cwd, sandbox } = &settings.transport else {
             return None;
         };
-        let mut variables: BTreeMap<OsString, OsString> =
-            environment::inherited(inherit_env, sandbox.as_deref()).collect();
-        variables.extend(env.iter().map(|(name, value)| (name.into(), value.expose().into())));
+        let env = env.iter().map(|(name, value)| (name.as_str(), value.expose()));
+        let variables = environment::of_program(inherit_env, sandbox.as_deref(), env);
         let names = variables.keys().map(|name| name.to_string_lossy().into_owned()).collect();
         let Some(of_sandbox) = sandbox else { return Some(Self { sandbox: None, variables: names }) };
-        let spec = SandboxSpec::new(
-            server,
-            of_sandbox,
-            cwd.as_deref(),
-            context.sandboxes.state.as_deref(),
-            &context.sandboxes.config,
-            settings.session.is_none(),
-        );
+        let spec = context.sandboxes.spec(server, of_sandbox, cwd.as_deref(), settings.session.is_none());
         let command: Vec<OsString> = std::iter::once(command).chain(args).map(Into::into).collect();
         let (places, fault) = match sandbox::Places::of(&spec, &command, &variables) {
             Ok(places) => (places, None),

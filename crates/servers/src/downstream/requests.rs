@@ -10,13 +10,13 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use nonet_base::turns::{SharedSlot, SharedSlots, SharedTake, Slot};
 use nonet_text::results::CallResult;
 use rmcp::model::CompleteRequestParams;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     CallControl, CallError, Connection, ConnectionState, Era,
-    link::{Input, Link, LinkRequest, RequestError},
+    link::{Input, Link, LinkRequest, RequestError, other},
     server_requests::{InputRequests, OpenCall},
     tasks,
 };
@@ -94,7 +94,7 @@ impl Connection {
         wait: Duration,
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
-        let request = LinkRequest::GetPrompt { prompt: prompt.into(), arguments };
+        let request = other("prompts/get", json!({ "name": prompt, "arguments": arguments }));
         self.item(request, &control, wait, until).await
     }
 
@@ -106,7 +106,7 @@ impl Connection {
         wait: Duration,
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
-        self.item(LinkRequest::ReadResource { uri: uri.into() }, &control, wait, until).await
+        self.item(other("resources/read", json!({ "uri": uri })), &control, wait, until).await
     }
 
     /// Gets a prompt or a resource.
@@ -131,7 +131,7 @@ impl Connection {
         wait: Duration,
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
-        let request = LinkRequest::Complete(Box::new(params));
+        let request = other("completion/complete", json!(params));
         Ok(self.request(request, Input::default(), &control, wait, until).await?.into_tree().await)
     }
 

@@ -14,6 +14,7 @@ use std::{sync::Arc, time::Duration};
 use arc_swap::ArcSwap;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::{FutureExt, future::BoxFuture};
+use nonet_base::files::FileStamp;
 use nonet_config::{OpenApi, RestSettings, ServerSettings};
 use nonet_rest::{Operation, Service};
 use nonet_text::results::CallResult;
@@ -25,7 +26,6 @@ use serde_json::{Map, Value, json};
 
 use self::{
     answer::RestAnswer,
-    document::DocumentStamp,
     reach::PrivateHosts,
     send::{SendError, Sender, is_same_host},
 };
@@ -74,7 +74,7 @@ impl RestServer {
     }
 
     /// Reads the document, and builds the sender for the service that it describes.
-    async fn described(&self) -> Result<(RestService, Option<DocumentStamp>), LinkError> {
+    async fn described(&self) -> Result<(RestService, Option<FileStamp>), LinkError> {
         let settings = &self.settings;
         let (mut service, stamp) = match &settings.openapi {
             None => (Service::default(), None),
@@ -197,10 +197,6 @@ impl Connector for RestServer {
         self.credentials.changed().boxed()
     }
 
-    fn stderr_tail(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     fn mask(&self, text: &str) -> String {
         self.credentials.mask(text)
     }
@@ -247,7 +243,7 @@ struct RestLink {
     server: RestServer,
     described: ArcSwap<RestService>,
     /// The state of the document's file when it was last read, if it is a file.
-    seen: Mutex<Option<DocumentStamp>>,
+    seen: Mutex<Option<FileStamp>>,
 }
 
 impl RestLink {
@@ -262,7 +258,7 @@ impl RestLink {
     /// Reads the document again if its file has changed.
     async fn refreshed(&self) -> Result<(), LinkError> {
         let Some(path) = self.file() else { return Ok(()) };
-        let stamp = DocumentStamp::of(path);
+        let stamp = FileStamp::of(path);
         if *self.seen.lock() == stamp {
             return Ok(());
         }
@@ -348,7 +344,7 @@ impl RestLink {
             arguments,
             is_home,
             url: reply.url.clone(),
-            status: reply.status(),
+            status: reply.status,
             headers: reply.headers().clone(),
         };
         answer.read(reply).await
@@ -385,7 +381,7 @@ impl Link for RestLink {
     fn changed(&self) -> BoxFuture<'_, ()> {
         async {
             let Some(path) = self.file() else { return std::future::pending().await };
-            while DocumentStamp::of(path) == *self.seen.lock() {
+            while FileStamp::of(path) == *self.seen.lock() {
                 tokio::time::sleep(LOOK).await;
             }
         }
@@ -411,10 +407,7 @@ impl Link for RestLink {
                 LinkRequest::CallTool { tool, arguments, .. } => {
                     self.call(&tool, &arguments, control).await.map(CallResult::from)
                 }
-                LinkRequest::GetPrompt { .. }
-                | LinkRequest::ReadResource { .. }
-                | LinkRequest::Complete(_)
-                | LinkRequest::Task { .. } => Err(RequestError::Call(tools_only())),
+                LinkRequest::Other { .. } => Err(RequestError::Call(tools_only())),
             }
         }
         .boxed()

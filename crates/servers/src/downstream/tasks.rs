@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     CallControl, CallError, Connection, Era,
-    link::{Input, LinkRequest},
+    link::{Input, other},
 };
 
 /// The default poll interval, and the bounds on a server's own.
@@ -146,7 +146,7 @@ impl Connection {
         limit: Duration,
     ) -> Result<Value, CallError> {
         let control = CallControl { timeout: limit, ..CallControl::default() };
-        let request = LinkRequest::Task { method, params };
+        let request = other(method, params);
         let until = Instant::now() + limit;
         Ok(self.request(request, Input::default(), &control, POLL_LIMIT, until).await?.into_tree().await)
     }

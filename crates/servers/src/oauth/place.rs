@@ -1,7 +1,9 @@
 //! The data for a sign-in to a server: its address, its settings, and the place of its tokens.
 
+use std::collections::BTreeMap;
+
 use http::{HeaderMap, HeaderName, HeaderValue};
-use nonet_config::{OAuth, ServerSettings, Transport, keyring};
+use nonet_config::{OAuth, Secret, ServerSettings, Transport, keyring};
 
 use super::{KeptRecord, SignInRecord, Vault, VaultEntry, VaultError};
 
@@ -34,11 +36,18 @@ impl<'a> SignInPlace<'a> {
                 ),
             });
         };
-        let headers = headers.iter().filter_map(|(name, value)| {
-            Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value.expose()).ok()?))
-        });
-        Ok(Self { url, headers: headers.collect(), oauth, entry: vault.entry(server, url) })
+        Ok(Self { url, headers: header_map(headers), oauth, entry: vault.entry(server, url) })
     }
+}
+
+/// Returns configured headers as they are sent.
+pub(crate) fn header_map(headers: &BTreeMap<String, Secret>) -> HeaderMap {
+    let headers = headers.iter().filter_map(|(name, value)| {
+        let mut value = HeaderValue::try_from(value.expose()).ok()?;
+        value.set_sensitive(true);
+        Some((HeaderName::try_from(name).ok()?, value))
+    });
+    headers.collect()
 }
 
 impl VaultEntry {

@@ -5,10 +5,13 @@ use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
-use nonet_base::{files, text::hex};
+use nonet_base::{
+    files::{self, FileStamp},
+    text::hex,
+};
 use nonet_config::keyring::{self, Keyring};
 use oauth2::TokenResponse;
 use rmcp::transport::auth::StoredCredentials;
@@ -171,15 +174,6 @@ pub struct VaultEntry {
     secret: String,
 }
 
-/// The state of a file; it differs after each write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
-    modified: Option<SystemTime>,
-    len: u64,
-    #[cfg(unix)]
-    inode: u64,
-}
-
 impl VaultEntry {
     /// Returns the file.
     pub fn file(&self) -> &Path {
@@ -187,14 +181,8 @@ impl VaultEntry {
     }
 
     /// Returns the stamp of the file, if the file exists.
-    pub fn stamp(&self) -> Option<Stamp> {
-        let data = fs::metadata(&self.file).ok()?;
-        Some(Stamp {
-            modified: data.modified().ok(),
-            len: data.len(),
-            #[cfg(unix)]
-            inode: std::os::unix::fs::MetadataExt::ino(&data),
-        })
+    pub fn stamp(&self) -> Option<FileStamp> {
+        FileStamp::of(&self.file)
     }
 
     /// Returns the id of the stored sign-in, if there is one.
@@ -219,10 +207,7 @@ impl VaultEntry {
 
     /// Returns the stored sign-in, if there is one.
     pub fn read(&self) -> Result<Option<KeptRecord>, VaultError> {
-        let text = match fs::read(&self.file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(|error| self.failed(error))?,
-        };
+        let Some(text) = self.text()? else { return Ok(None) };
         Ok(Some(match self.parse(&text)? {
             Contents::Here(record) => KeptRecord { record: *record, in_keyring: false },
             Contents::Keyring { keyring: name, .. } => {
@@ -248,10 +233,7 @@ impl VaultEntry {
 
     /// Removes the stored sign-in. Returns whether there was one.
     pub fn remove(&self) -> Result<bool, VaultError> {
-        let text = match fs::read(&self.file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            text => text.map_err(|error| self.failed(error))?,
-        };
+        let Some(text) = self.text()? else { return Ok(false) };
         if let Ok(Contents::Keyring { keyring: name, .. }) = self.parse(&text) {
             match Keyring::system(keyring::ATTENDED).remove(&name) {
                 Ok(()) | Err(keyring::Error::NoSecret(_)) => {}
@@ -290,6 +272,14 @@ impl VaultEntry {
 
     fn folder(&self) -> io::Result<()> {
         self.file.parent().map_or(Ok(()), files::private_folder)
+    }
+
+    /// Returns the content of the file, if the file exists.
+    fn text(&self) -> Result<Option<Vec<u8>>, VaultError> {
+        match fs::read(&self.file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            text => text.map(Some).map_err(|error| self.failed(error)),
+        }
     }
 
     fn parse(&self, text: &[u8]) -> Result<Contents, VaultError> {

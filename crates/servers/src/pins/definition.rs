@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nonet_base::text::{clip, hex};
+use nonet_base::text::{HiddenChar, clip, hex};
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -62,36 +62,39 @@ fn feed(value: &Value, depth: usize, into: &mut Sha256) {
     }
 }
 
+/// The texts of a place in two definitions, as far as it is there.
+type Sides = (Option<String>, Option<String>);
+
+/// Returns the places in which two definitions differ.
+fn differing(before: &Value, after: &Value) -> BTreeMap<String, Sides> {
+    let mut all: BTreeMap<String, Sides> = BTreeMap::new();
+    places(before, String::new(), 0, &mut |place, text| all.entry(place).or_default().0 = Some(text));
+    places(after, String::new(), 0, &mut |place, text| all.entry(place).or_default().1 = Some(text));
+    all.retain(|_, (was, is)| was != is);
+    all
+}
+
 /// Returns the differences between two definitions, one line per place, with both sides of texts. Long texts are compared
 /// line by line until `end`.
 pub(super) fn difference(before: &Value, after: &Value, end: Instant) -> String {
-    let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
-    places(before, String::new(), 0, &mut old);
-    places(after, String::new(), 0, &mut new);
+    let differing = differing(before, after);
     let mut told = String::new();
-    let mut more = 0;
-    let all: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    let mut shown = 0;
-    for place in all {
-        let (was, is) = (old.get(place), new.get(place));
-        if was == is {
-            continue;
+    let mut left = differing.len();
+    for (place, sides) in differing.iter().take(MOST_SHOWN) {
+        if told.len() > MOST_TEXT {
+            break;
         }
-        if shown == MOST_SHOWN || told.len() > MOST_TEXT {
-            more += 1;
-            continue;
-        }
-        shown += 1;
+        left -= 1;
         let place = plain(place);
-        match (was, is) {
+        match sides {
             (Some(was), Some(is)) => changed(&place, was, is, end, &mut told),
             (None, Some(is)) => _ = writeln!(told, "+ {place}: {}", side(is)),
             (Some(was), None) => _ = writeln!(told, "- {place}: {}", side(was)),
             (None, None) => {}
         }
     }
-    if more > 0 {
-        let _ = writeln!(told, "... and {more} more");
+    if left > 0 {
+        let _ = writeln!(told, "... and {left} more");
     }
     clip(told.trim_end(), MOST_TEXT)
 }
@@ -121,18 +124,12 @@ enum WordsOf {
 
 /// Returns the places in which two definitions differ, with the words that differ. Words are compared until `end`.
 pub(super) fn marked(before: &Value, after: &Value, end: Instant) -> Vec<MarkedPlace> {
-    let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
-    places(before, String::new(), 0, &mut old);
-    places(after, String::new(), 0, &mut new);
-    let all: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    let differs = all.into_iter().filter(|place| old.get(*place) != new.get(*place));
     let mut left = MOST_TEXT;
     let mut marked = Vec::new();
-    for place in differs.take(MOST_SHOWN) {
-        let text = |side: &BTreeMap<String, String>| side.get(place).cloned().unwrap_or_default();
-        let words = marked_words(&text(&old), &text(&new), end);
+    for (place, (was, is)) in differing(before, after).into_iter().take(MOST_SHOWN) {
+        let words = marked_words(&was.unwrap_or_default(), &is.unwrap_or_default(), end);
         left = left.saturating_sub(words.iter().map(|words| words.text.len()).sum());
-        marked.push(MarkedPlace { place: plain(place), words });
+        marked.push(MarkedPlace { place: plain(&place), words });
         if left == 0 {
             break;
         }
@@ -180,7 +177,7 @@ fn around(text: &str) -> String {
 }
 
 /// Collects the leaves of a definition by their places, params under short names.
-fn places(value: &Value, place: String, depth: usize, into: &mut BTreeMap<String, String>) {
+fn places(value: &Value, place: String, depth: usize, into: &mut dyn FnMut(String, String)) {
     match value {
         Value::Object(members) if depth < DEPTH && !members.is_empty() => {
             for (name, member) in members {
@@ -198,8 +195,8 @@ fn places(value: &Value, place: String, depth: usize, into: &mut BTreeMap<String
         }
         // An empty definition has no places.
         Value::Object(_) if depth == 0 => {}
-        Value::String(text) => drop(into.insert(place, text.clone())),
-        other => drop(into.insert(place, other.to_string())),
+        Value::String(text) => into(place, text.clone()),
+        other => into(place, other.to_string()),
     }
 }
 
@@ -246,11 +243,8 @@ fn side(text: &str) -> String {
 pub fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
-        let is_hidden = char.is_control()
-            || matches!(char,
-                '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e0fff}');
+        // The whole plane of tags, whatever else comes to be in it.
+        let is_hidden = HiddenChar::of(char).is_some() || matches!(char, '\u{e0000}'..='\u{e0fff}');
         match char {
             '\n' => out.push_str("\\n"),
             '\t' => out.push(' '),

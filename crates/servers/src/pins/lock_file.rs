@@ -1,6 +1,6 @@
 //! `servers.lock`: the hashes that a team has agreed on, beside servers.toml.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, io, path::Path, time::SystemTime};
+use std::{collections::BTreeMap, fmt::Write as _, fs, io, path::Path};
 
 use nonet_base::files;
 use nonet_store::PinKind;
@@ -137,12 +137,6 @@ fn json_of(table: &dyn TableLike) -> Value {
         _ => Value::Null,
     };
     table.iter().map(|(key, item)| (key.to_string(), value(item))).collect::<Map<_, _>>().into()
-}
-
-/// Returns a file's modification time and length; `None` if it does not exist.
-pub(super) fn stamp(file: &Path) -> Option<(SystemTime, u64)> {
-    let data = fs::metadata(file).ok()?;
-    Some((data.modified().ok()?, data.len()))
 }
 
 #[cfg(test)]

@@ -3,7 +3,10 @@ use std::fs;
 use nonet_store::{GatewayStore, Retention, Store};
 use nonet_testing::RedisServer;
 
-use super::*;
+use super::{
+    compare::{HELD, MOST_KEPT, MOST_PINS},
+    *,
+};
 
 /// Returns a server's tools with these descriptions.
 fn listed(tools: &[(&str, &str)]) -> Definitions {

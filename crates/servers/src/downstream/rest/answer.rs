@@ -22,11 +22,7 @@ use super::{
     paging::AnswerPage,
     send::{RestReply, target},
 };
-use crate::downstream::{
-    BESIDE, CallError, Remedy,
-    link::{RequestError, SignInNeeded},
-    rest::send::SendError,
-};
+use crate::downstream::{BESIDE, CallError, Remedy, link::RequestError, refusal::Refusal};
 
 /// The longest time for which a service can refuse calls.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -104,8 +100,8 @@ impl RestAnswer<'_> {
             return Err(RequestError::Call(CallError::RateLimited { error, wait }));
         }
         // Other credentials help with a 401, or with a 403 that names a wider scope. Any other 403 is the service's answer.
-        if reply.wants_sign_in().is_some() {
-            return Err(RequestError::Call(self.not_allowed(reply).await));
+        if let Some(refusal) = reply.wants_sign_in().as_ref().and_then(Refusal::of) {
+            return Err(RequestError::Call(self.not_allowed(&refusal, reply).await));
         }
         if status.is_server_error() {
             let wait = retry_after(&self.headers, nonet_base::clock::system_time());
@@ -135,23 +131,16 @@ impl RestAnswer<'_> {
     }
 
     /// Returns why these credentials do not allow the call. Other calls continue: much of a service may be public.
-    async fn not_allowed(&self, reply: RestReply) -> CallError {
-        let sender = &self.described.sender;
-        let unanswered = match reply.wants_sign_in() {
-            Some(HttpFault::AuthRequired(challenge)) => sender.refused(challenge, None).await,
-            Some(HttpFault::Narrow { challenge, scope }) => {
-                sender.refused(challenge, Some(scope.unwrap_or_default())).await
-            }
-            _ => sender.refused(String::new(), Some(String::new())).await,
-        };
-        let remedy = match unanswered {
-            _ if !self.is_home => Remedy::OtherHost(
+    async fn not_allowed(&self, refusal: &Refusal, reply: RestReply) -> CallError {
+        let needed = self.described.sender.refused(refusal).await;
+        let remedy = match self.is_home {
+            true => needed.remedy,
+            false => Remedy::OtherHost(
                 web::place(self.operation.address().unwrap_or_default()).trim_end_matches('/').into(),
             ),
-            SendError::SignIn(SignInNeeded { remedy, .. }) => remedy,
-            _ => Remedy::Headers,
         };
-        let error = self.said_of_refusal(reply).await;
+        let body = reply.body(self.server.settings.max_response_bytes).await.unwrap_or_default();
+        let error = self.server.credentials.mask(&said(self.status, &body).replace(char::is_control, " "));
         let ways = &self.described.service.sign_in;
         if ways.is_empty() {
             return CallError::NotAllowed { error, remedy };
@@ -159,11 +148,6 @@ impl RestAnswer<'_> {
         let error = format!("{error}. Its document names {}", clip(&ways.join(", or "), SHOWN));
         let remedy = if remedy == Remedy::Headers { Remedy::AsDocumented } else { remedy };
         CallError::NotAllowed { error, remedy }
-    }
-
-    async fn said_of_refusal(&self, reply: RestReply) -> String {
-        let body = reply.body(self.server.settings.max_response_bytes).await.unwrap_or_default();
-        self.server.credentials.mask(&said(self.status, &body).replace(char::is_control, " "))
     }
 
     /// Reads the body according to its media type.

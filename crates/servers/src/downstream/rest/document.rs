@@ -1,14 +1,13 @@
 //! Reading the document of a REST service: a file, or an address.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
-    time::SystemTime,
 };
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
-use nonet_base::files;
+use nonet_base::files::{self, FileStamp};
 use nonet_config::Globs;
 use nonet_rest::{MAX_DOCUMENT, RestRequest, Service};
 use nonet_wire::http::HttpFault;
@@ -16,7 +15,7 @@ use reqwest::Url;
 use serde_json::Map;
 
 use super::{
-    super::link::LinkError,
+    super::{link::LinkError, refusal::Refusal},
     send::{SendError, Sender, is_same_host},
 };
 
@@ -24,28 +23,13 @@ use super::{
 const FORMATS: HeaderValue =
     HeaderValue::from_static("application/json, application/yaml, text/yaml, text/plain;q=0.9, */*;q=0.5");
 
-/// Distinguishes one state of a file from another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DocumentStamp(Option<SystemTime>, u64);
-
-impl DocumentStamp {
-    /// Returns the state of a file; `None` if it does not exist.
-    pub(super) fn of(path: &Path) -> Option<Self> {
-        let metadata = fs::metadata(path).ok()?;
-        Some(Self(metadata.modified().ok(), metadata.len()))
-    }
-}
-
 /// Reads a document from a file.
-pub(super) async fn read_file(
-    path: &Path,
-    wanted: Option<Globs>,
-) -> Result<(Service, DocumentStamp), LinkError> {
+pub(super) async fn read_file(path: &Path, wanted: Option<Globs>) -> Result<(Service, FileStamp), LinkError> {
     let path: PathBuf = path.into();
     let read = tokio::task::spawn_blocking(move || {
         let unread = |why: String| format!("its document {} cannot be read: {why}", path.display());
         // The stamp is taken before the text is read, so that a change in between is noticed.
-        let stamp = DocumentStamp::of(&path);
+        let stamp = FileStamp::of(&path);
         let text = files::read_at_most(&path, MAX_DOCUMENT).map_err(|error| match error.kind() {
             io::ErrorKind::FileTooLarge => {
                 unread(format!("it is longer than the limit of {MAX_DOCUMENT} bytes"))
@@ -75,9 +59,11 @@ pub(super) async fn fetch(
         base_url.and_then(url).zip(url(&request.url)).is_some_and(|(home, to)| is_same_host(&home, &to));
     let reply = sender.send(&request, is_home, &Map::new()).await?;
     let from = reply.url.to_string();
-    if !reply.status().is_success() {
+    if !reply.status.is_success() {
         return Err(match reply.refused().await {
-            HttpFault::AuthRequired(challenge) if is_home => sender.refused(challenge, None).await,
+            HttpFault::AuthRequired(challenge) if is_home => {
+                SendError::SignIn(sender.refused(&Refusal { challenge, scope: None }).await)
+            }
             HttpFault::AuthRequired(_) => unread(
                 "it is not public (HTTP 401), and credentials are sent only to the host of `base_url`: set \
                  `base_url` to that host, or save the document as a file",

@@ -6,7 +6,6 @@
 
 use std::{
     collections::HashSet,
-    fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
@@ -54,21 +53,12 @@ impl Hosts {
 }
 
 /// A request was not sent, because its destination was a private address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0} is a private address, which neither `base_url` nor the user's document names; if the service is in your own \
+     network, set `private_addresses = true` for the server"
+)]
 pub(super) struct PrivateAddress(pub String);
-
-impl fmt::Display for PrivateAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} is a private address, which neither `base_url` nor the user's document names; if the \
-             service is in your own network, set `private_addresses = true` for the server",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for PrivateAddress {}
 
 impl PrivateHosts {
     /// Returns the reach that the user's own addresses allow; with `all`, every address.

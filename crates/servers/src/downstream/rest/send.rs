@@ -1,7 +1,7 @@
 //! Sends requests to a REST service: with credentials only to the service's own host, through redirects, and never to a
 //! private address that nobody named.
 
-use std::{collections::BTreeMap, fmt, ops::Deref, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -25,6 +25,7 @@ use super::{
     },
     reach::{PrivateAddress, PrivateHosts},
 };
+use crate::oauth::header_map;
 
 /// The most redirects that are followed.
 const MOST_REDIRECTS: usize = 5;
@@ -54,10 +55,6 @@ pub(super) struct RestReply {
 }
 
 impl RestReply {
-    pub(super) fn status(&self) -> StatusCode {
-        self.reply.status
-    }
-
     /// Reads the body, at most `limit` bytes.
     pub(super) async fn body(self, limit: usize) -> Result<Bytes, HttpFault> {
         let coding = self.reply.headers().get(header::CONTENT_ENCODING);
@@ -86,29 +83,24 @@ impl Deref for RestReply {
 }
 
 /// Why a request has no answer.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum SendError {
     /// The service wants a sign-in, or the sign-in has expired.
+    #[error("{}", .0.error)]
     SignIn(SignInNeeded),
     /// The request was not sent, because no token is available at the moment.
+    #[error("{0}")]
     Unsent(String),
     /// The request was not sent, because it is forbidden or impossible.
+    #[error("{0}")]
     Forbidden(String),
     /// The service, or the way to it, failed.
+    #[error("{why}")]
     Failed {
         why: String,
         /// Whether the service may have received the request.
         is_sent: bool,
     },
-}
-
-impl fmt::Display for SendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SignIn(needed) => f.write_str(&needed.error),
-            Self::Unsent(why) | Self::Forbidden(why) | Self::Failed { why, .. } => f.write_str(why),
-        }
-    }
 }
 
 impl SendError {
@@ -155,17 +147,12 @@ impl Sender {
     ) -> Result<Self, reqwest::Error> {
         let client = web::builder().dns_resolver(Arc::new(reach.clone())).build()?;
         let account = credentials.account.clone().map(|account| account as Arc<dyn Signer>);
-        let headers = headers.iter().filter_map(|(name, value)| {
-            let mut value = HeaderValue::try_from(value.expose()).ok()?;
-            value.set_sensitive(true);
-            Some((HeaderName::try_from(name).ok()?, value))
-        });
         Ok(Self {
             reach,
             signed: SignedClient::over(client.clone(), account),
             unsigned: SignedClient::over(client.clone(), None),
             client,
-            headers: headers.collect(),
+            headers: header_map(headers),
             credentials,
             has_oauth,
         })
@@ -224,9 +211,9 @@ impl Sender {
     }
 
     /// Returns what the user has to do after a refusal for missing credentials.
-    pub(super) async fn refused(&self, challenge: String, scope: Option<String>) -> SendError {
-        let names_sign_in = challenge.contains("resource_metadata");
-        let mut needed = self.credentials.sign_in(&Refusal { challenge, scope });
+    pub(super) async fn refused(&self, refusal: &Refusal) -> SignInNeeded {
+        let names_sign_in = refusal.challenge.contains("resource_metadata");
+        let mut needed = self.credentials.sign_in(refusal);
         if let Some(account) = &self.credentials.account
             && !self.has_oauth
             && !names_sign_in
@@ -235,7 +222,7 @@ impl Sender {
             // Most services that do not mention a sign-in want a key.
             needed.remedy = Remedy::Headers;
         }
-        SendError::SignIn(needed)
+        needed
     }
 
     fn unanswered(&self, fault: HttpFault, url: &Url) -> SendError {

@@ -95,10 +95,6 @@ impl Connector for Arc<Script> {
         self.signed_in.notified().boxed()
     }
 
-    fn stderr_tail(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     fn mask(&self, text: &str) -> String {
         text.replace("s3cret", "***")
     }
@@ -153,8 +149,7 @@ impl Link for ScriptedLink {
     ) -> BoxFuture<'a, Result<CallResult, RequestError>> {
         let what = match request {
             LinkRequest::CallTool { tool, .. } => tool.to_string(),
-            LinkRequest::Task { method, .. } => method.into(),
-            other => format!("{other:?}"),
+            LinkRequest::Other { method, .. } => method.into(),
         };
         let answered =
             if input.responses.is_empty() { String::new() } else { json!(input.responses).to_string() };
