@@ -134,18 +134,15 @@ impl FileChange {
         }
         if bytes(&file)? != self.before {
             let remedy = "Nothing was written; try again.";
-            return Err(HostFault::new("another program has just changed the file".into(), remedy.into())
-                .within(&file));
+            return Err(HostFault::new("another program has just changed the file", remedy).within(&file));
         }
         let failed = |what: &str, source: io::Error| {
             let remedy = "Check the folder's permissions and the free disk space; nothing was changed.";
-            HostFault::new(format!("{what}: {source}"), remedy.into()).within(&file).because(source)
+            HostFault::new(format!("{what}: {source}"), remedy).within(&file).because(source)
         };
         if let Err(source) = ensure_writable(&file) {
             let remedy = "Make the file writable, or edit its source. Nothing was changed.";
-            return Err(HostFault::new("the file is read-only".into(), remedy.into())
-                .within(&file)
-                .because(source));
+            return Err(HostFault::new("the file is read-only", remedy).within(&file).because(source));
         }
         let backup = match &self.before {
             Some(before) if self.backup => {

@@ -1,8 +1,6 @@
 //! What `nonet setup` adds to servers.toml besides servers.
 
-use std::collections::BTreeSet;
-
-use super::{HostFault, ImportPlan, servers::ServersToml, text::Text};
+use super::{HostFault, ImportPlan, servers::ServersToml};
 
 /// Settings that a setup adds if servers.toml says nothing about them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,8 +14,7 @@ pub struct Defaults {
 impl ImportPlan {
     /// Returns the settings that the new servers.toml says nothing about.
     pub fn missing_defaults(&self) -> Result<Defaults, HostFault> {
-        let file = &self.change.file;
-        let doc = ServersToml::new(Text::new(self.change.after.as_deref(), file)?.plain(), file)?;
+        let doc = ServersToml::new(self.change.after.clone(), &self.change.file)?;
         Ok(Defaults { ask_by_risk: !doc.has_policy_for_risk(), shared: !doc.has_shared() })
     }
 
@@ -26,17 +23,15 @@ impl ImportPlan {
         if wanted == Defaults::default() {
             return Ok(());
         }
-        let file = &self.change.file;
-        let text = Text::new(self.change.after.as_deref(), file)?;
-        let mut doc = ServersToml::new(text.plain(), file)?;
+        let mut doc = ServersToml::new(self.change.after.clone(), &self.change.file)?;
         if wanted.ask_by_risk {
             doc.ask_by_risk();
         }
         if wanted.shared {
             doc.share();
         }
-        let after = doc.checked(text.plain(), file, &BTreeSet::new())?;
-        self.change.after = Some(text.with(&after));
+        let after = doc.text.with(&doc.edited_text()?);
+        self.change.after = Some(after);
         Ok(())
     }
 }

@@ -13,15 +13,17 @@ use super::{
     Host, Machine, OWN_NAME, Os, Unit,
     launchers::program_of,
     listed,
-    parts::{AskedInput, TextPart, TextParts, TextReader, as_plain},
+    parts::{AskedInput, TextPart, TextParts, TextReader, as_plain, secrets_in},
     rules::{RuleEffect, ToolNames, ToolRule},
     shortened,
 };
 pub(super) use own::of_servers_toml;
 
 /// A server, with its texts split into parts.
+#[derive(Default)]
 pub(super) struct HostServer {
-    pub transport: EntryTransport,
+    /// How the server is reached, by the keys of servers.toml; empty if its other keys say that.
+    pub connection: Vec<(&'static str, EntryText)>,
     pub enabled: bool,
     pub description: Option<TextParts>,
     /// The client's own rules for its tools.
@@ -36,51 +38,64 @@ pub(super) struct HostServer {
     pub more: Map<String, Value>,
 }
 
-pub(super) enum EntryTransport {
-    Program {
-        command: TextParts,
-        args: Vec<TextParts>,
-        env: Vec<(String, TextParts)>,
-        cwd: Option<TextParts>,
-    },
-    /// `sse`: the host uses the old HTTP+SSE transport.
-    Address { url: TextParts, headers: Vec<(String, TextParts)>, sse: bool },
-    /// A REST service, described by its OpenAPI document.
-    Document { openapi: TextParts, base_url: Option<TextParts>, headers: Vec<(String, TextParts)> },
-    /// Determined by the other keys.
-    Other,
+/// A value with texts.
+pub(super) enum EntryText {
+    One(TextParts),
+    List(Vec<TextParts>),
+    Named(Vec<(String, TextParts)>),
+}
+
+impl EntryText {
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::One(_) => false,
+            Self::List(texts) => texts.is_empty(),
+            Self::Named(texts) => texts.is_empty(),
+        }
+    }
+
+    /// Returns the texts, each with its place.
+    fn placed(&self, key: &str) -> Vec<(String, &TextParts)> {
+        match self {
+            Self::One(text) => vec![(key.into(), text)],
+            Self::List(texts) => {
+                texts.iter().enumerate().map(|(index, text)| (format!("{key}[{index}]"), text)).collect()
+            }
+            Self::Named(texts) => texts.iter().map(|(name, text)| (format!("{key}.{name}"), text)).collect(),
+        }
+    }
+
+    pub(crate) fn texts_mut(&mut self) -> Vec<&mut TextParts> {
+        match self {
+            Self::One(text) => vec![text],
+            Self::List(texts) => texts.iter_mut().collect(),
+            Self::Named(texts) => texts.iter_mut().map(|(_, text)| text).collect(),
+        }
+    }
 }
 
 impl HostServer {
     /// Returns every text meant for the server, with its place in the entry.
     pub(crate) fn texts(&self) -> Vec<(String, &TextParts)> {
-        match &self.transport {
-            EntryTransport::Program { command, args, env, cwd } => {
-                std::iter::once(("command".into(), command))
-                    .chain(args.iter().enumerate().map(|(index, text)| (format!("args[{index}]"), text)))
-                    .chain(env.iter().map(|(name, text)| (format!("env.{name}"), text)))
-                    .chain(cwd.iter().map(|text| ("cwd".into(), text)))
-                    .collect()
-            }
-            EntryTransport::Address { url, headers, .. } => std::iter::once(("url".into(), url))
-                .chain(headers.iter().map(|(name, text)| (format!("headers.{name}"), text)))
-                .collect(),
-            EntryTransport::Document { openapi, base_url, headers } => {
-                std::iter::once(("openapi".into(), openapi))
-                    .chain(base_url.iter().map(|text| ("base_url".into(), text)))
-                    .chain(headers.iter().map(|(name, text)| (format!("headers.{name}"), text)))
-                    .collect()
-            }
-            EntryTransport::Other => Vec::new(),
-        }
+        self.connection.iter().flat_map(|(key, texts)| texts.placed(key)).collect()
+    }
+
+    /// Returns what a key says about how the server is reached.
+    pub(crate) fn connected_by(&self, key: &str) -> Option<&EntryText> {
+        self.connection.iter().find(|(known, _)| *known == key).map(|(_, texts)| texts)
     }
 
     /// Returns the program to start, if known.
     pub(crate) fn command(&self) -> Option<&str> {
-        match &self.transport {
-            EntryTransport::Program { command, .. } => as_plain(command),
+        match self.connected_by("command")? {
+            EntryText::One(command) => as_plain(command),
             _ => None,
         }
+    }
+
+    /// Returns the values that look like secrets.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &String> {
+        self.texts().into_iter().flat_map(|(_, parts)| secrets_in(parts))
     }
 }
 
@@ -246,7 +261,7 @@ impl<'a> EntryReader<'a> {
         let kind = kind.unwrap_or_default().to_lowercase().replace(['-', '_', ' '], "");
         let sse = kind == "sse";
         let http = sse || matches!(kind.as_str(), "http" | "streamablehttp" | "httpstream" | "remote");
-        let transport = match (command.filter(|command| !command.trim().is_empty()), url) {
+        let connection = match (command.filter(|command| !command.trim().is_empty()), url) {
             _ if !http && !matches!(kind.as_str(), "" | "stdio" | "local") => {
                 Err(format!("servers.toml does not support the transport `{}`", shortened(&kind)))
             }
@@ -263,21 +278,20 @@ impl<'a> EntryReader<'a> {
             (_, Some(url)) => self.address(url, sse),
             (_, None) => Err("the entry has neither a command nor an address".into()),
         };
-        let transport = match transport {
-            Ok(transport) => transport,
+        let connection = match connection {
+            Ok(connection) => connection,
             Err(why) => return HostEntry::Left(why),
         };
         let (rules, unmapped) = self.rules();
         let mut server = HostServer {
-            transport,
+            connection,
             enabled: !self.is_off(),
             description: self.text("description").map(|text| vec![TextPart::Plain(text.trim().into())]),
             rules,
             unmapped,
             timeout: self.timeout(),
             start_timeout: self.start_timeout(),
-            lost: None,
-            more: Map::new(),
+            ..HostServer::default()
         };
         server.lost = self.tell_the_rest();
         HostEntry::Server(Box::new(server), self.notes)
@@ -471,12 +485,7 @@ fn fetches_nonet(command: &str, entry: &Map<String, Value>) -> bool {
 pub(super) fn secrets(value: &Value, machine: &Machine) -> Vec<String> {
     let context = Context { machine, host: None, file: Path::new(""), folder: None, root: &Value::Null };
     let HostEntry::Server(server, _) = read(value, &context) else { return Vec::new() };
-    let texts = server.texts().into_iter().flat_map(|(_, parts)| parts.clone());
-    let secret = |part| match part {
-        TextPart::Secret { value, .. } => Some(value),
-        _ => None,
-    };
-    texts.filter_map(secret).collect()
+    server.secrets().cloned().collect()
 }
 
 #[cfg(test)]

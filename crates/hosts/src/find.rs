@@ -13,7 +13,7 @@ use super::{
     pasted::{self, PASTED},
     read,
     rules::{self, ClientRules},
-    text::{self, Text},
+    text,
 };
 
 /// The contents of the files.
@@ -52,11 +52,11 @@ pub(super) fn find(source: ImportSource, machine: &Machine) -> Result<FoundEntri
         found.entries.retain(|entry| !without.contains(&entry.name));
         return Ok(found);
     }
-    let mut read = Vec::new();
+    let mut shown_files = Vec::new();
     for (file, host) in &files {
         if let Some(bytes) = text::bytes(file)? {
-            read.push(shown(file));
-            found.read(&bytes, file, *host, machine)?;
+            shown_files.push(shown(file));
+            found.take(&read::content(&bytes, file)?, file, *host, machine);
         }
     }
     if let ImportSource::Users(_, left) = source {
@@ -71,21 +71,21 @@ pub(super) fn find(source: ImportSource, machine: &Machine) -> Result<FoundEntri
         found.notes.clear();
         return Ok(found);
     }
-    if read.is_empty() {
+    if shown_files.is_empty() {
         let looked_at: Vec<_> = files.iter().map(|(file, _)| shown(file)).collect();
         return Err(match source {
             ImportSource::All => HostFault::new(
-                "no MCP client found on this machine".into(),
-                "Name a FILE or a client, or paste a server.".into(),
+                "no MCP client found on this machine",
+                "Name a FILE or a client, or paste a server.",
             ),
             _ => HostFault::new(
                 format!("there is no file {}", looked_at.join(" and no file ")),
-                "Name the file that holds the servers.".into(),
+                "Name the file that holds the servers.",
             ),
         });
     }
     if found.entries.is_empty() {
-        found.notes.push(format!("no servers in {}", read.join(" and ")));
+        found.notes.push(format!("no servers in {}", shown_files.join(" and ")));
     }
     Ok(found)
 }
@@ -125,19 +125,6 @@ fn project_of(file: &Path, machine: &Machine) -> Option<PathBuf> {
 }
 
 impl FoundEntries {
-    fn read(
-        &mut self,
-        bytes: &[u8],
-        file: &Path,
-        host: Option<&'static Host>,
-        machine: &Machine,
-    ) -> Result<(), HostFault> {
-        let text = Text::new(Some(bytes), file)?;
-        let root = read::value(text.plain(), read::format_of(text.plain(), file), file)?;
-        self.take(&root, file, host, machine);
-        Ok(())
-    }
-
     /// Reads a pasted text. Of servers that it offers in several ways, the first way counts.
     fn paste(&mut self, text: &str, machine: &Machine) -> Result<(), HostFault> {
         let pasted = pasted::read(text)?;

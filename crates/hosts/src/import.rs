@@ -9,13 +9,12 @@ use nonet_config::{
 use serde::Deserialize;
 
 use super::{
-    FileChange, Host, HostFault, Machine, Os,
+    Host, HostFault, Machine, Os,
     find::find,
-    imported::{ImportOutcome, ImportPlan, ImportRow, KeptSecret, SecretStore, Variable},
+    imported::{ImportOutcome, ImportPlan, ImportRow},
     join::ImportMerge,
-    listed, literals,
+    listed,
     servers::ServersToml,
-    text::{self, Text},
 };
 
 /// The source of an import.
@@ -69,41 +68,27 @@ pub fn import(
     manner: ImportOptions,
     machine: &Machine,
 ) -> Result<ImportPlan, HostFault> {
-    if let Some(keyring) = manner.keyring {
-        usable(keyring).map_err(|error| unusable(&error))?;
-    }
     let found = find(source, machine)?;
-    let before = text::bytes(servers_toml)?;
-    let text = Text::new(before.as_deref(), servers_toml)?;
-    let doc = ServersToml::new(text.plain(), servers_toml)?;
-    let file = secrets_beside(servers_toml)?;
-    let mut joining = ImportMerge::new(doc, &found.entries, manner, &file, machine);
+    let mut joining = ImportMerge::new(ServersToml::read(servers_toml)?, &found.entries, manner, machine)?;
     let rows: Vec<_> = found.entries.iter().map(|found| joining.join(found)).collect();
-    if let Some(error) = joining.names.trouble() {
-        return Err(unusable(&error));
-    }
     joining.apply_to_twins();
-    let ImportMerge { doc, mine, variables, secrets, .. } = joining;
-    let added = rows.iter().any(|row| row.done.is_new()) || doc.is_edited();
-    let after = match added {
-        true => Some(text.with(&doc.checked(text.plain(), servers_toml, &mine)?)),
-        false => before.clone(),
-    };
-    let mut change = FileChange::new(servers_toml, before, after, machine);
+    let mut change = joining.doc.change(machine)?;
     // Added servers can be removed again; replaced servers would be lost.
     change.backup = rows.iter().any(|row| matches!(row.done, ImportOutcome::Replaced { .. }));
-    change.secrets = found.secrets;
-    change.secrets.extend(literals::secrets(text.plain()));
+    change.secrets.extend(found.secrets);
+    let mut plan = joining.plan(rows, change)?;
     let mut notes = found.notes;
-    notes.extend(differences(&rows));
-    if machine.os != Os::Windows && variables.iter().any(|variable| !variable.set) {
+    notes.extend(differences(&plan.rows));
+    if machine.os != Os::Windows && plan.variables.iter().any(|variable| !variable.set) {
         notes.push(
             "a client that is not started from a shell does not see the shell's variables; `secrets.env` beside servers.toml \
              works for every client"
                 .into(),
         );
     }
-    Ok(assembled(variables, secrets, rows, notes, change, manner, file.clone()))
+    notes.append(&mut plan.notes);
+    plan.notes = notes;
+    Ok(plan)
 }
 
 /// Returns a note for each server for which clients have different rules.
@@ -149,36 +134,17 @@ pub fn keeping_secrets<T: AsMut<ImportPlan>, E>(
     Ok((edit, None))
 }
 
-/// Assembles the result.
-pub(super) fn assembled(
-    mut variables: Vec<Variable>,
-    mut secrets: Vec<KeptSecret>,
-    rows: Vec<ImportRow>,
-    mut notes: Vec<String>,
-    change: FileChange,
-    options: ImportOptions,
-    file: SecretsFile,
-) -> ImportPlan {
-    secrets.sort_by(|a, b| a.name.cmp(&b.name));
-    variables.sort_by(|a, b| a.name.cmp(&b.name));
-    if secrets.iter().any(|kept| kept.store == SecretStore::File && !kept.there) && is_tracked(file.path()) {
-        let note = "this folder is in a git repository: add `secrets.env` to its .gitignore";
-        notes.push(format!("{}: {note}", file.path().display()));
-    }
-    ImportPlan { rows, variables, secrets, notes, change, keyring: options.keyring.cloned(), file }
-}
-
 /// Returns the `secrets.env` beside a servers.toml.
 pub(super) fn secrets_beside(servers_toml: &Path) -> Result<SecretsFile, HostFault> {
     let path = secrets_file::beside(servers_toml);
     SecretsFile::read(&path).map_err(|source| {
         let message = format!("cannot read the file: {source}");
-        HostFault::new(message, "Fix the file or move it away.".into()).within(&path).because(source)
+        HostFault::new(message, "Fix the file or move it away.").within(&path).because(source)
     })
 }
 
 /// Whether a file in a git repository may be committed: no `.gitignore` in a parent folder names it.
-fn is_tracked(file: &Path) -> bool {
+pub(super) fn is_tracked(file: &Path) -> bool {
     let ignores = |folder: &Path| {
         let text = std::fs::read_to_string(folder.join(".gitignore")).unwrap_or_default();
         let names = ["secrets.env", "*.env", "*"];

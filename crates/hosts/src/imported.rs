@@ -250,9 +250,7 @@ pub fn keep_secret(
 
 fn unwritten(file: &SecretsFile, source: io::Error) -> HostFault {
     let remedy = "Check the folder and the free disk space; nothing was changed.";
-    HostFault::new(format!("cannot write the secrets: {source}"), remedy.into())
-        .within(file.path())
-        .because(source)
+    HostFault::new(format!("cannot write the secrets: {source}"), remedy).within(file.path()).because(source)
 }
 
 /// A server of a host's file that servers.toml has too.
@@ -358,7 +356,7 @@ impl ImportPlan {
                 Ok(there) if there == value.expose() => continue,
                 Ok(_) => {
                     let message = format!("another program has just stored a secret `{name}` in the keyring");
-                    return Err(HostFault::new(message, "Nothing was written; try again.".into()));
+                    return Err(HostFault::new(message, "Nothing was written; try again."));
                 }
                 Err(error) => return Err(unusable(&error)),
             }

@@ -92,7 +92,7 @@ pub fn allow_always(
     if host.always_allow().is_none() {
         let message = format!("an entry of {} has no key that allows its tools for good", host.title);
         let remedy = "Choose \"always allow\" when the client asks; docs/clients.md says where each client keeps that.";
-        return Err(HostFault::new(message, remedy.into()));
+        return Err(HostFault::new(message, remedy));
     }
     let mut entry = entry_of(host, launch);
     entry.extend(allowing(host));
@@ -252,7 +252,7 @@ impl HostFile {
     fn read(host: &Host, scope: FileScope, machine: &Machine) -> Result<Self, HostFault> {
         let file = host.file(scope, machine).ok_or_else(|| {
             let message = format!("{} does not support servers of a project", host.title);
-            HostFault::new(message, "Leave out the project: this client has only a user file.".into())
+            HostFault::new(message, "Leave out the project: this client has only a user file.")
         })?;
         if host.by_hand.is_some() {
             let message = format!("{} is set up by hand", host.title);

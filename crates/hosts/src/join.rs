@@ -2,15 +2,15 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use nonet_config::{Policy, Secret, secrets_file::SecretsFile};
+use nonet_config::{Policy, Secret};
 use nonet_text::name::{MAX_SERVER, ServerName};
 
 use super::{
-    Machine, Os,
+    FileChange, HostFault, Machine, Os,
     entry::{HostEntry, HostServer},
     find::FoundEntry,
-    import::ImportOptions,
-    imported::{ImportOutcome, ImportRow, KeptSecret, SecretStore, Variable},
+    import::{ImportOptions, is_tracked, secrets_beside, unusable, usable},
+    imported::{ImportOutcome, ImportPlan, ImportRow, KeptSecret, SecretStore, Variable},
     listed,
     names::{Meaning, Reference, VariableNames},
     parts::{TextPart, TextParts},
@@ -21,14 +21,12 @@ use super::{
 
 /// Adds servers to servers.toml, one by one.
 pub(super) struct ImportMerge<'a> {
-    pub doc: ServersToml,
+    pub doc: ServersToml<'a>,
     pub names: VariableNames<'a>,
     machine: &'a Machine,
-    replace: bool,
-    /// Whether variables' values are stored in `secrets.env`.
-    keeps: bool,
+    options: ImportOptions<'a>,
     /// The names used by this import; they are never replaced.
-    pub mine: BTreeSet<String>,
+    mine: BTreeSet<String>,
     /// The servers that this import adds.
     new: BTreeSet<String>,
     /// Servers with the same connection, under two names.
@@ -44,21 +42,22 @@ pub(super) struct ImportMerge<'a> {
 impl<'a> ImportMerge<'a> {
     /// Starts with the names in servers.toml and in the entries reserved for their meanings.
     pub(crate) fn new(
-        doc: ServersToml,
+        doc: ServersToml<'a>,
         found: &[FoundEntry],
-        manner: ImportOptions<'a>,
-        file: &'a SecretsFile,
+        options: ImportOptions<'a>,
         machine: &'a Machine,
-    ) -> Self {
-        let mut names = VariableNames::new(machine, manner.keyring, file);
+    ) -> Result<Self, HostFault> {
+        if let Some(keyring) = options.keyring {
+            usable(keyring).map_err(|error| unusable(&error))?;
+        }
+        let mut names = VariableNames::new(machine, options.keyring, secrets_beside(doc.file)?);
         let mentioned = found.iter().flat_map(|found| named(&found.entry));
         doc.references().into_iter().chain(mentioned).for_each(|reference| names.reserve(reference));
-        Self {
+        Ok(Self {
             doc,
             names,
             machine,
-            replace: manner.replace,
-            keeps: manner.file,
+            options,
             mine: BTreeSet::new(),
             new: BTreeSet::new(),
             twins: Vec::new(),
@@ -66,7 +65,33 @@ impl<'a> ImportMerge<'a> {
             added: BTreeSet::new(),
             variables: Vec::new(),
             secrets: Vec::new(),
+        })
+    }
+
+    /// Returns the plan of a change of servers.toml, with the secrets that were noted. Fails if the keyring could not be read.
+    pub(crate) fn plan(self, rows: Vec<ImportRow>, change: FileChange) -> Result<ImportPlan, HostFault> {
+        if let Some(error) = self.names.trouble() {
+            return Err(unusable(&error));
         }
+        let (mut variables, mut secrets, file) = (self.variables, self.secrets, self.names.file);
+        secrets.sort_by(|a, b| a.name.cmp(&b.name));
+        variables.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut notes = Vec::new();
+        if secrets.iter().any(|kept| kept.store == SecretStore::File && !kept.there)
+            && is_tracked(file.path())
+        {
+            let note = "this folder is in a git repository: add `secrets.env` to its .gitignore";
+            notes.push(format!("{}: {note}", file.path().display()));
+        }
+        Ok(ImportPlan {
+            rows,
+            variables,
+            secrets,
+            notes,
+            change,
+            keyring: self.options.keyring.cloned(),
+            file,
+        })
     }
 
     /// Adds a server, unless servers.toml already has it.
@@ -191,7 +216,7 @@ impl<'a> ImportMerge<'a> {
             let name = numbered(&wanted, number);
             let newcomer = NewServer { server, file: &found.from.file, name: &name };
             let replaceable =
-                self.replace && number == 1 && self.doc.has(&name) && !self.mine.contains(&name);
+                self.options.replace && number == 1 && self.doc.has(&name) && !self.mine.contains(&name);
             let same = self.doc.same(&name, &newcomer, &self.names);
             if let Some(held) = same.filter(|held| !(replaceable && self.is_for_keyring(server, held))) {
                 let note = self.not_compared(&held);
@@ -244,9 +269,7 @@ impl<'a> ImportMerge<'a> {
 
     /// Whether an existing server has a secret that belongs in the keyring but is not there.
     fn is_for_keyring(&self, server: &HostServer, held: &[(Reference, Meaning)]) -> bool {
-        let texts = server.texts();
-        let secrets = texts.iter().flat_map(|(_, parts)| parts.iter());
-        let secrets = secrets.filter(|part| matches!(part, TextPart::Secret { .. })).count();
+        let secrets = server.secrets().count();
         let kept = held.iter().filter(|(reference, _)| matches!(reference, Reference::Keyring(_))).count();
         self.names.has_keyring() && kept < secrets
     }
@@ -265,39 +288,30 @@ impl<'a> ImportMerge<'a> {
                 if found.from.table.is_empty() { String::new() } else { format!("{}.", found.from.table) };
             let place = format!("{}: {table}{}.{place}", found.from.file.display(), found.name);
             for part in parts {
-                match part {
-                    TextPart::Plain(_) | TextPart::Keyring(_) => {}
-                    TextPart::Variable { default: Some(_), .. }
-                    | TextPart::Asked { default: Some(_), .. } => {}
-                    TextPart::Variable { name: variable, .. } => {
+                let what = match part {
+                    TextPart::Variable { name: variable, default: None } => {
                         let what = "the client's file uses it".to_string();
                         self.note_variable(variable.clone(), what, name, &place);
+                        continue;
                     }
-                    TextPart::Secret { .. } | TextPart::Asked { .. } => {
-                        let what = match part {
-                            TextPart::Asked { what, .. } => what.clone(),
-                            _ => "a secret of the client's file".into(),
-                        };
-                        let Some(held) = held(part, &found.from.file) else { continue };
-                        let reference = match there {
-                            // None if servers.toml contains the secret itself.
-                            Some(there) => {
-                                there.iter().find(|(_, other)| *other == held).map(|(there, _)| there.clone())
-                            }
-                            None => self.names.find(&held),
-                        };
-                        match (reference, held) {
-                            (Some(reference), Meaning::Value { value, .. })
-                                if self.is_stored(&reference, &value) =>
-                            {
-                                self.note_secret(reference, value, name);
-                            }
-                            (Some(Reference::Variable(variable)), _) => {
-                                self.note_variable(variable, what, name, &place);
-                            }
-                            _ => {}
-                        }
+                    TextPart::Asked { what, default: None, .. } => what.clone(),
+                    TextPart::Secret { .. } => "a secret of the client's file".into(),
+                    _ => continue,
+                };
+                let Some(held) = held(part, &found.from.file) else { continue };
+                let reference = match there {
+                    // None if servers.toml contains the secret itself.
+                    Some(there) => there.iter().find(|(_, other)| *other == held).map(|it| it.0.clone()),
+                    None => self.names.find(&held),
+                };
+                match (reference, held) {
+                    (Some(reference), Meaning::Value { value, .. }) if self.is_stored(&reference, &value) => {
+                        self.note_secret(reference, value, name);
                     }
+                    (Some(Reference::Variable(variable)), _) => {
+                        self.note_variable(variable, what, name, &place);
+                    }
+                    _ => {}
                 }
             }
         }
@@ -323,7 +337,7 @@ impl<'a> ImportMerge<'a> {
         match reference {
             Reference::Keyring(_) => self.names.has_keyring(),
             Reference::Variable(_) => {
-                self.keeps && self.names.kept(reference).is_none_or(|kept| kept == value)
+                self.options.file && self.names.kept(reference).is_none_or(|kept| kept == value)
             }
         }
     }
@@ -335,9 +349,7 @@ impl<'a> ImportMerge<'a> {
         };
         let same = |known: &&mut KeptSecret| known.store == store && known.name == reference.name();
         if let Some(known) = self.secrets.iter_mut().find(same) {
-            if !known.servers.iter().any(|known| known == server) {
-                known.servers.push(server.into());
-            }
+            add_once(&mut known.servers, server);
             return;
         }
         let (name, servers) = (reference.name().to_string(), vec![server.to_string()]);
@@ -346,12 +358,8 @@ impl<'a> ImportMerge<'a> {
 
     fn note_variable(&mut self, name: String, what: String, server: &str, place: &str) {
         if let Some(known) = self.variables.iter_mut().find(|known| known.name == name) {
-            if !known.servers.iter().any(|known| known == server) {
-                known.servers.push(server.into());
-            }
-            if !known.places.iter().any(|known| known == place) {
-                known.places.push(place.into());
-            }
+            add_once(&mut known.servers, server);
+            add_once(&mut known.places, place);
             return;
         }
         let hint = match self.machine.os {
@@ -372,6 +380,12 @@ fn strictness(effect: RuleEffect) -> &'static str {
         Policy::Allow => "allow",
         Policy::Approve => "ask",
         Policy::Deny => "deny",
+    }
+}
+
+fn add_once(texts: &mut Vec<String>, text: &str) {
+    if !texts.iter().any(|known| known == text) {
+        texts.push(text.into());
     }
 }
 

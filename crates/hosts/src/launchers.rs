@@ -1,29 +1,5 @@
 //! The programs that start servers.
 
-/// Each launcher, with the program whose version determines what it can start.
-const LAUNCHERS: [(&str, &str); 20] = [
-    ("npx", "node"),
-    ("pnpx", "node"),
-    ("pnpm", "node"),
-    ("yarn", "node"),
-    ("tsx", "node"),
-    ("node", "node"),
-    ("bunx", "bun"),
-    ("bun", "bun"),
-    ("deno", "deno"),
-    ("uvx", "uv"),
-    ("uv", "uv"),
-    ("pipx", "pipx"),
-    ("python", "python"),
-    ("python3", "python3"),
-    ("docker", "docker"),
-    ("podman", "podman"),
-    ("java", "java"),
-    ("dotnet", "dotnet"),
-    ("dnx", "dotnet"),
-    ("go", "go"),
-];
-
 /// Returns the name of a program without its folder and extension, in lower case.
 pub(super) fn program_of(command: &str) -> String {
     let name = command.trim().rsplit(['/', '\\']).next().unwrap_or_default().to_ascii_lowercase();
@@ -33,8 +9,21 @@ pub(super) fn program_of(command: &str) -> String {
 
 /// Returns the program whose version determines what a launcher can start; none if the command is not a launcher.
 pub fn runtime_of(command: &str) -> Option<&'static str> {
-    let name = program_of(command);
-    LAUNCHERS.iter().find(|(launcher, _)| *launcher == name).map(|(_, runtime)| *runtime)
+    Some(match program_of(command).as_str() {
+        "npx" | "pnpx" | "pnpm" | "yarn" | "tsx" | "node" => "node",
+        "bunx" | "bun" => "bun",
+        "deno" => "deno",
+        "uvx" | "uv" => "uv",
+        "pipx" => "pipx",
+        "python" => "python",
+        "python3" => "python3",
+        "docker" => "docker",
+        "podman" => "podman",
+        "java" => "java",
+        "dotnet" | "dnx" => "dotnet",
+        "go" => "go",
+        _ => return None,
+    })
 }
 
 /// Whether a command starts servers of others.

@@ -15,6 +15,7 @@ mod import;
 mod imported;
 mod install;
 mod join;
+mod json;
 mod known;
 mod launch;
 mod launchers;
@@ -29,9 +30,10 @@ mod references;
 mod rules;
 mod secrets;
 mod server_edits;
-mod server_text;
+
 mod servers;
 mod text;
+mod toml;
 mod typed;
 mod yaml;
 
@@ -236,11 +238,11 @@ impl Machine {
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
         let home = std::env::home_dir().filter(|home| home.is_absolute()).ok_or_else(|| {
-            HostFault::new("your home folder is unknown".into(), "Set HOME (on Windows, USERPROFILE).".into())
+            HostFault::new("your home folder is unknown", "Set HOME (on Windows, USERPROFILE).")
         })?;
         let current = std::env::current_dir().map_err(|source| {
             let remedy = "Change to an existing folder and try again.";
-            HostFault::new("the current folder is unknown".into(), remedy.into()).because(source)
+            HostFault::new("the current folder is unknown", remedy).because(source)
         })?;
         Ok(Self { os, home, current, env, now: nonet_base::clock::system_time() })
     }
@@ -272,7 +274,7 @@ impl Machine {
     /// Returns the folder of applications' user data.
     fn app_folder(&self) -> PathBuf {
         match self.os {
-            Os::Linux => self.folder("XDG_CONFIG_HOME").unwrap_or(self.home.join(".config")),
+            Os::Linux => self.dot_config(),
             Os::MacOs => self.home.join("Library").join("Application Support"),
             Os::Windows => self.folder("APPDATA").unwrap_or(self.home.join("AppData").join("Roaming")),
         }
@@ -294,7 +296,8 @@ pub struct HostFault {
 }
 
 impl HostFault {
-    fn new(message: String, remedy: String) -> Self {
+    fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        let (message, remedy) = (message.into(), remedy.into());
         Self { file: None, at: None, message, remedy, source: None }
     }
 

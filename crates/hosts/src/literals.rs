@@ -7,15 +7,13 @@ use toml_edit::{Document, Item, TableLike, Value};
 
 use super::{
     HostFault, ImportOptions, Machine,
-    import::{assembled, secrets_beside, unusable},
     imported::ImportPlan,
     join::ImportMerge,
-    parts::{TextPart, TextParts, own},
+    parts::{TextParts, own, secrets_in},
     secrets::{TextPlace, mark},
-    server_edits::ServersFile,
-    server_text::TABLE,
-    servers::ServersToml,
-    text::position,
+    servers::{ServersToml, TABLE},
+    text::{Text, position},
+    toml,
 };
 
 /// Keys outside of `env` and `headers` whose values are secrets.
@@ -32,27 +30,17 @@ pub(super) struct Literal {
     parts: TextParts,
 }
 
-impl Literal {
-    /// Returns the secrets in the text.
-    fn secrets(&self) -> impl Iterator<Item = &String> {
-        self.parts.iter().filter_map(|part| match part {
-            TextPart::Secret { value, .. } => Some(value),
-            _ => None,
-        })
-    }
-}
-
 /// Returns the secrets of servers.toml that are not references; none of a text that is not TOML.
 pub(super) fn secrets(text: &str) -> Vec<String> {
-    literals(text).iter().flat_map(|literal| literal.secrets().cloned()).collect()
+    literals(text).iter().flat_map(|literal| secrets_in(&literal.parts).cloned()).collect()
 }
 
 /// Returns a warning for each secret that servers.toml has in plain text, without the secret.
 pub fn plain_secrets(servers_toml: &Path) -> Result<Vec<ConfigFault>, HostFault> {
-    let toml = ServersFile::read(servers_toml)?;
-    let text = toml.text.written();
+    let text = Text::read(servers_toml)?;
+    toml::parse(text.plain(), servers_toml)?;
     let warning = |literal: Literal| {
-        let (line, column) = position(text, literal.span.start);
+        let (line, column) = position(text.plain(), literal.span.start);
         ConfigFault {
             file: servers_toml.into(),
             line,
@@ -63,7 +51,7 @@ pub fn plain_secrets(servers_toml: &Path) -> Result<Vec<ConfigFault>, HostFault>
             entry: None,
         }
     };
-    Ok(literals(text).into_iter().map(warning).collect())
+    Ok(literals(text.plain()).into_iter().map(warning).collect())
 }
 
 /// Works out a servers.toml that names its secrets instead of containing them. The secrets are stored according to `options`.
@@ -72,47 +60,32 @@ pub fn move_secrets(
     options: ImportOptions,
     machine: &Machine,
 ) -> Result<ImportPlan, HostFault> {
-    let toml = ServersFile::read(servers_toml)?;
-    let before = toml.text.written();
-    let file = secrets_beside(servers_toml)?;
-    let doc = ServersToml::new(toml.text.plain(), servers_toml)?;
-    let mut joining = ImportMerge::new(doc, &[], options, &file, machine);
-    let after = referring(before, None, servers_toml, &mut joining)?;
-    let mut change = toml.change(&after, machine);
-    let moved = secrets(before).len();
+    let mut joining = ImportMerge::new(ServersToml::read(servers_toml)?, &[], options, machine)?;
+    let before = joining.doc.text.plain().to_string();
+    let after = referring(&before, servers_toml, &mut joining);
+    let mut change = joining.doc.change_to(&after, machine);
+    let moved = secrets(&before).len();
     let what = if moved == 1 { "1 secret is".into() } else { format!("{moved} secrets are") };
     if moved > 0 {
         change.told = vec![format!("{what} moved out of {}.", servers_toml.display())];
     }
-    let (variables, secrets) = (joining.variables, joining.secrets);
-    Ok(assembled(variables, secrets, Vec::new(), Vec::new(), change, options, file.clone()))
+    joining.plan(Vec::new(), change)
 }
 
-/// Returns a text of servers.toml with a reference in the place of each secret, of one server or of the whole text. The secrets
-/// are noted in `joining`.
-pub(super) fn referring(
-    text: &str,
-    server: Option<&str>,
-    servers_toml: &Path,
-    joining: &mut ImportMerge,
-) -> Result<String, HostFault> {
-    let start = server.map(|server| format!("{TABLE}.{}.", written_key(server)));
+/// Returns a text of servers.toml with a reference in the place of each secret. The secrets are noted in `joining`.
+pub(super) fn referring(text: &str, servers_toml: &Path, joining: &mut ImportMerge) -> String {
     let mut after = text.to_string();
     let mut found = literals(text);
-    found.retain(|literal| start.as_ref().is_none_or(|start| literal.key.starts_with(start)));
     // Names are given in the order of the text; edits go from last to first, so that earlier positions stay valid.
     found.sort_by_key(|literal| literal.span.start);
     let new: Vec<String> = found
         .iter()
         .map(|literal| joining.without_secrets(&literal.parts, &literal.owner, servers_toml))
         .collect();
-    if let Some(error) = joining.names.trouble() {
-        return Err(unusable(&error));
-    }
     for (literal, new) in found.iter().zip(new).rev() {
         after.replace_range(literal.span.clone(), &Value::from(new).to_string());
     }
-    Ok(after)
+    after
 }
 
 fn literals(text: &str) -> Vec<Literal> {
@@ -169,7 +142,7 @@ impl Walk<'_> {
             }
             Value::String(text) => {
                 let parts = mark(own(text.value()), self.place(before));
-                let is_secret = parts.iter().any(|part| matches!(part, TextPart::Secret { .. }));
+                let is_secret = secrets_in(&parts).next().is_some();
                 if let Some(span) = value.span().filter(|_| is_secret) {
                     let owner = match self.names.as_slice() {
                         [table, server, ..] if table == TABLE => server,
@@ -206,8 +179,10 @@ mod tests {
     fn check(text: &str, expected: &[(&str, &str)]) {
         let text = text.replace("KEY", KEY);
         let found = literals(&text);
-        let found: Vec<(&str, &str)> =
-            found.iter().map(|one| (one.key.as_str(), one.secrets().next().expect("one").as_str())).collect();
+        let found: Vec<(&str, &str)> = found
+            .iter()
+            .map(|one| (one.key.as_str(), secrets_in(&one.parts).next().expect("one").as_str()))
+            .collect();
         assert_eq!(found, expected, "{text}");
     }
 

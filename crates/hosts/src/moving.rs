@@ -108,13 +108,13 @@ impl Setup {
         import(ImportSource::Users(&[host], &[]), &self.target, ImportOptions::default(), &self.machine)?;
         let wanted = LaunchCommand::of(&self.target, profile, &self.machine).map_err(|source| {
             let message = format!("the path of this program is unknown: {source}");
-            HostFault::new(message, "Start Nonet by its full path.".into())
+            HostFault::new(message, "Start Nonet by its full path.")
         })?;
         let launch = match present(host, FileScope::User, &self.machine)? {
             OwnEntry::Absent => wanted,
             OwnEntry::Program { config, .. } if !self.is_target(config.as_deref()) => {
                 let remedy = format!("`nonet install {}` changes that.", host.name);
-                return Err(HostFault::new("its `nonet` uses another configuration".into(), remedy));
+                return Err(HostFault::new("its `nonet` uses another configuration", remedy));
             }
             OwnEntry::Program { launch: now, .. } => match profile {
                 None if !is_lost(&now.command) => now,
@@ -305,13 +305,13 @@ impl SetupUndo {
         let before = match &self.backup {
             Some(backup) => bytes(backup)?.ok_or_else(|| {
                 let remedy = "Nothing was undone. Edit servers.toml by hand.".to_string();
-                HostFault::new("the backup is gone".into(), remedy).within(backup)
+                HostFault::new("the backup is gone", remedy).within(backup)
             })?,
             None => Vec::new(),
         };
         if now.as_ref() != Some(after) && now.as_ref() != Some(&before) {
             let remedy = "Nothing was undone. Undo the later changes first, or run the commands one by one.";
-            let fault = HostFault::new("the file has changed since the setup".into(), remedy.into());
+            let fault = HostFault::new("the file has changed since the setup", remedy);
             return Err(fault.within(file));
         }
         let config = FileChange::new(&self.target, now, Some(before), machine);
@@ -336,7 +336,7 @@ impl SetupUndo {
         }
         file.write().map_err(|source| {
             let message = format!("cannot remove the secrets: {source}");
-            HostFault::new(message, "Remove them from the file by hand.".into()).within(file.path())
+            HostFault::new(message, "Remove them from the file by hand.").within(file.path())
         })
     }
 }

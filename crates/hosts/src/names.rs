@@ -18,7 +18,7 @@ pub(super) struct VariableNames<'a> {
     /// The store for secrets; without it, they become variables.
     keyring: Option<&'a Keyring>,
     /// The variables in `secrets.env`, used where the environment lacks them.
-    file: &'a SecretsFile,
+    pub file: SecretsFile,
     /// Why the keyring could not be read.
     trouble: RefCell<Option<keyring::Error>>,
     held: BTreeMap<Reference, Meaning>,
@@ -62,7 +62,7 @@ pub(super) enum Meaning {
 }
 
 impl<'a> VariableNames<'a> {
-    pub(crate) fn new(machine: &'a Machine, keyring: Option<&'a Keyring>, file: &'a SecretsFile) -> Self {
+    pub(crate) fn new(machine: &'a Machine, keyring: Option<&'a Keyring>, file: SecretsFile) -> Self {
         Self { machine, keyring, file, trouble: RefCell::default(), held: BTreeMap::new() }
     }
 
@@ -237,7 +237,7 @@ mod tests {
         };
         let mut file = SecretsFile::default();
         file.set("KEPT", "a");
-        let mut names = VariableNames::new(&machine, None, &file);
+        let mut names = VariableNames::new(&machine, None, file);
         names.reserve(Reference::Variable("USED".into()));
         let mut check = |server: &str, key: SecretName, value: &str, expected: &str| {
             let name = names.name(server, Meaning::Value { value: value.into(), key });

@@ -192,6 +192,14 @@ pub(super) fn beginning(parts: &[TextPart]) -> &str {
     }
 }
 
+/// Returns the secrets among the parts.
+pub(super) fn secrets_in(parts: &[TextPart]) -> impl Iterator<Item = &String> {
+    parts.iter().filter_map(|part| match part {
+        TextPart::Secret { value, .. } => Some(value),
+        _ => None,
+    })
+}
+
 /// Whether a name is valid in `${...}`.
 pub(super) fn is_variable_name(name: &str) -> bool {
     keyring::is_name(name)

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use self::naming::name_of;
 use super::{
     FileFormat, HostFault, YamlServers,
-    entry::{EntryTransport, HostEntry},
+    entry::HostEntry,
     launchers::is_launcher,
     parts::{SecretName, TextPart, TextParts},
     read, shortened,
@@ -67,7 +67,7 @@ pub fn is_install_link(word: &str) -> bool {
 pub(super) fn read(text: &str) -> Result<PastedText, HostFault> {
     if text.len() > LONGEST {
         let message = format!("the text has {} bytes; at most {LONGEST} are read", text.len());
-        return Err(HostFault::new(message, "Paste only the part with the servers.".into()));
+        return Err(HostFault::new(message, "Paste only the part with the servers."));
     }
     let text = text.trim_start_matches('\u{feff}').replace("\r\n", "\n");
     let mut pasted = PastedText { roots: Vec::new(), notes: Vec::new() };
@@ -107,10 +107,7 @@ pub fn one_server(text: &str, name: Option<&str>) -> Result<(String, Vec<String>
         0 => return Err(nothing()),
         many => {
             let message = format!("the text has {many} servers");
-            return Err(HostFault::new(
-                message,
-                "Add them with `nonet import TEXT`, or paste one of them.".into(),
-            ));
+            return Err(HostFault::new(message, "Add them with `nonet import TEXT`, or paste one of them."));
         }
     };
     // The table tells whose dialect the entry is.
@@ -242,17 +239,7 @@ pub(super) fn without_placeholders(name: &str, entry: &mut HostEntry) {
             }
         }
     };
-    match &mut server.transport {
-        EntryTransport::Program { args, env, .. } => {
-            args.iter_mut().for_each(ask);
-            env.iter_mut().for_each(|(_, parts)| ask(parts));
-        }
-        EntryTransport::Address { url, headers, .. } => {
-            ask(url);
-            headers.iter_mut().for_each(|(_, parts)| ask(parts));
-        }
-        EntryTransport::Document { .. } | EntryTransport::Other => {}
-    }
+    server.connection.iter_mut().flat_map(|(_, texts)| texts.texts_mut()).for_each(ask);
 }
 
 /// Whether a value stands for one that the reader has to fill in: `YOUR_API_KEY`, `<token>`, `ghp_xxxx`, `sk-...`.
@@ -284,12 +271,12 @@ fn nothing() -> HostFault {
     let remedy = "Paste what a README offers: JSON such as `{\"mcpServers\": {\"NAME\": {\"command\": \"...\"}}}` or only \
                   `\"NAME\": {...}`, a command such as `npx -y PACKAGE` or `claude mcp add NAME -- COMMAND`, the TOML of \
                   Codex, or an install link of Cursor or VS Code.";
-    HostFault::new("the text has no server".into(), remedy.into())
+    HostFault::new("the text has no server", remedy)
 }
 
 /// A fault of a command line, with its beginning.
 fn unread(line: &str, why: &str) -> HostFault {
-    HostFault::new(format!("`{}`: {why}", shortened(line)), CORRECT_IT.into())
+    HostFault::new(format!("`{}`: {why}", shortened(line)), CORRECT_IT)
 }
 
 #[cfg(test)]

@@ -1,30 +1,15 @@
 //! Reads hosts' files: detects the format and finds the tables of servers.
 
-use std::{borrow::Cow, collections::HashSet, path::Path};
+use std::{borrow::Cow, path::Path};
 
-use jsonc_parser::{CollectOptions, ParseOptions, ast, common::Ranged, parse_to_ast};
 use serde_json::{Map, Value};
-use toml_edit::{Document, Item, TableLike, Value as Toml};
 
-use super::{FileFormat, HostFault, YamlServers, shortened, text::position, yaml};
-
-/// Plain JSON with comments and trailing commas. Other extensions are errors.
-pub(super) const JSONC: ParseOptions = ParseOptions {
-    allow_comments: true,
-    allow_trailing_commas: true,
-    allow_loose_object_property_names: false,
-    allow_missing_commas: false,
-    allow_single_quoted_strings: false,
-    allow_hexadecimal_numbers: false,
-    allow_unary_plus_numbers: false,
-    allow_bare_decimal_point_numbers: false,
-    allow_non_finite_numbers: false,
-    allow_extended_string_escapes: false,
-};
+use super::{FileFormat, HostFault, YamlServers, json, text::Text, toml, yaml};
 
 /// The keys of hosts' tables of servers.
-const TABLES: [&str; 4] = ["mcpServers", "servers", "context_servers", "mcp_servers"];
-const KEEP_OFF: &str = "Fix the syntax; nothing was changed.";
+pub(super) const TABLES: [&str; 4] = ["mcpServers", "servers", "context_servers", "mcp_servers"];
+/// What to do about a syntax error.
+pub(super) const KEEP_OFF: &str = "Fix the syntax; nothing was changed.";
 
 /// Detects a file's format. TOML begins with a key, a `#` or a `[`, and so may YAML.
 pub(super) fn format_of(text: &str, file: &Path) -> FileFormat {
@@ -38,92 +23,16 @@ pub(super) fn format_of(text: &str, file: &Path) -> FileFormat {
 /// Parses a text as JSON; an empty text is an empty object.
 pub(super) fn value(text: &str, format: FileFormat, file: &Path) -> Result<Value, HostFault> {
     match format {
-        FileFormat::Toml => Ok(toml_value(toml(text, file)?.as_item())),
+        FileFormat::Toml => Ok(toml::value(toml::parse(text, file)?.as_item())),
         FileFormat::Yaml(_) => yaml::value(text, file),
-        FileFormat::Json => match json(text, file)? {
-            None => Ok(Value::Object(Map::new())),
-            Some(value) => {
-                let (line, column) = position(text, value.start());
-                let value = Value::from(value);
-                if value.is_object() {
-                    return Ok(value);
-                }
-                let remedy = "A configuration file is one object, `{ ... }`; nothing was changed.";
-                Err(HostFault::new("expected an object".into(), remedy.into()).within(file).at(line, column))
-            }
-        },
+        FileFormat::Json => json::value(text, file),
     }
 }
 
-fn json<'a>(text: &'a str, file: &Path) -> Result<Option<ast::Value<'a>>, HostFault> {
-    let parsed = parse_to_ast(text, &CollectOptions::default(), &JSONC).map_err(|error| {
-        let (line, column) = position(text, error.range().start);
-        let mut message = error.kind().to_string();
-        if let Some(first) = message.get_mut(..1) {
-            first.make_ascii_lowercase();
-        }
-        HostFault::new(format!("this is not JSON: {message}"), KEEP_OFF.into()).within(file).at(line, column)
-    })?;
-    if let Some(value) = &parsed.value {
-        no_doubles(value, text, file)?;
-    }
-    Ok(parsed.value)
-}
-
-/// Refuses duplicate keys: which one counts depends on the host, so none is edited. Outside the tables of
-/// servers, duplicates are allowed; editors warn about them.
-fn no_doubles(value: &ast::Value, text: &str, file: &Path) -> Result<(), HostFault> {
-    let ast::Value::Object(root) = value else { return Ok(()) };
-    let tables: Vec<_> =
-        root.properties.iter().filter(|property| TABLES.contains(&property.name.as_str())).collect();
-    let mut objects = vec![tables.clone()];
-    let mut inside: Vec<_> = tables.iter().map(|table| &table.value).collect();
-    while let Some(value) = inside.pop() {
-        if let ast::Value::Object(object) = value {
-            inside.extend(object.properties.iter().map(|property| &property.value));
-            objects.push(object.properties.iter().collect());
-        }
-    }
-    for properties in objects {
-        let mut seen = HashSet::new();
-        if let Some(again) = properties.iter().find(|property| !seen.insert(property.name.as_str())) {
-            let (line, column) = position(text, again.range.start);
-            let message = format!("duplicate key `{}`", shortened(again.name.as_str()));
-            let remedy = "Remove one of them; nothing was changed.";
-            return Err(HostFault::new(message, remedy.into()).within(file).at(line, column));
-        }
-    }
-    Ok(())
-}
-
-/// Parses TOML, for reading and editing.
-pub(super) fn toml(text: &str, file: &Path) -> Result<Document<String>, HostFault> {
-    Document::parse(text.to_string()).map_err(|error| {
-        let (line, column) = position(text, error.span().unwrap_or_default().start);
-        let message = error.message().lines().collect::<Vec<_>>().join(", ");
-        HostFault::new(format!("this is not TOML: {message}"), KEEP_OFF.into()).within(file).at(line, column)
-    })
-}
-
-/// Converts TOML to JSON; dates become strings.
-pub(super) fn toml_value(item: &Item) -> Value {
-    fn table(table: &dyn TableLike) -> Value {
-        Value::Object(table.iter().map(|(key, item)| (key.to_string(), toml_value(item))).collect())
-    }
-    match item {
-        Item::None => Value::Null,
-        Item::Table(inner) => table(inner),
-        Item::ArrayOfTables(tables) => tables.iter().map(|inner| table(inner)).collect(),
-        Item::Value(value) => match value {
-            Toml::String(text) => text.value().as_str().into(),
-            Toml::Integer(number) => (*number.value()).into(),
-            Toml::Float(number) => (*number.value()).into(),
-            Toml::Boolean(truth) => (*truth.value()).into(),
-            Toml::Datetime(date) => date.value().to_string().into(),
-            Toml::Array(items) => items.iter().map(|item| toml_value(&Item::Value(item.clone()))).collect(),
-            Toml::InlineTable(inner) => table(inner),
-        },
-    }
+/// Parses a file's bytes in whatever format they are.
+pub(super) fn content(bytes: &[u8], file: &Path) -> Result<Value, HostFault> {
+    let text = Text::new(Some(bytes), file)?;
+    value(text.plain(), format_of(text.plain(), file), file)
 }
 
 /// A table of servers in a file.

@@ -61,7 +61,7 @@ impl Receipt {
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
         replace_as_it_was(&path, &text).map_err(|source| {
             let remedy = "Nonet is installed, but `uninstall` can only remove its entry.";
-            HostFault::new(format!("cannot write the record of the change: {source}"), remedy.into())
+            HostFault::new(format!("cannot write the record of the change: {source}"), remedy)
                 .within(&path)
                 .because(source)
         })

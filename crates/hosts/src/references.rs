@@ -4,13 +4,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use serde_json::Value;
 
-use super::{
-    HostFault,
-    names::Reference,
-    read,
-    servers::references_in,
-    text::{self, Text},
-};
+use super::{FileFormat, HostFault, names::Reference, read, servers::references_in, text::Text};
 
 /// A variable or a secret that servers.toml names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +21,7 @@ pub struct NamedSecret {
 
 /// Returns what a servers.toml names, by name. A missing file names nothing.
 pub fn named_secrets(servers_toml: &Path) -> Result<Vec<NamedSecret>, HostFault> {
-    let text = Text::new(text::bytes(servers_toml)?.as_deref(), servers_toml)?;
-    let root = read::toml_value(read::toml(text.plain(), servers_toml)?.as_item());
+    let root = read::value(Text::read(servers_toml)?.plain(), FileFormat::Toml, servers_toml)?;
     let mut found: BTreeMap<(String, bool), (bool, Vec<String>)> = BTreeMap::new();
     for (table, value) in root.as_object().into_iter().flatten() {
         let entries = value.as_object().into_iter().flatten();

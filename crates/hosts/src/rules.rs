@@ -327,5 +327,20 @@ fn at<'v>(value: &'v Value, path: &[&str]) -> Option<&'v Value> {
     path.iter().try_fold(value, |value, key| value.get(*key))
 }
 
+/// Returns the members of a nested object; of anything else, none.
+fn members<'v>(value: &'v Value, path: &[&str]) -> impl Iterator<Item = (&'v String, &'v Value)> {
+    at(value, path).and_then(Value::as_object).into_iter().flatten()
+}
+
+/// Returns the items of a nested list; of anything else, none.
+fn items<'v>(value: &'v Value, path: &[&str]) -> impl Iterator<Item = &'v Value> {
+    at(value, path).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// Returns the texts of a nested list.
+fn texts<'v>(value: &'v Value, path: &[&str]) -> impl Iterator<Item = &'v str> {
+    items(value, path).filter_map(Value::as_str)
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,24 +1,33 @@
-//! The text of servers.toml: lists its servers, and adds one without touching the rest.
+//! servers.toml: its servers, and edits that leave everything else as it is.
 
 mod policies;
 
 use std::{collections::BTreeSet, path::Path};
 
-use nonet_config::{self as config, toml_value};
+use nonet_config::{
+    self as config, ValueSources, keyring, secrets_file::SecretsFile, toml_value, written_key,
+};
+use nonet_text::name;
+use serde_json::Value as Json;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
 use super::{
-    FileFormat, HostFault,
-    edit::add_toml,
-    entry::{EntryTransport, HostServer},
+    FileChange, FileFormat, HostFault, Machine,
+    edit::without_entries,
+    entry::{EntryText, HostServer},
+    listed, literals,
     names::{Meaning, Reference, VariableNames},
-    parts::{TextPart, TextParts, escaped, own},
+    parts::{TextPart, TextParts, as_plain, escaped, own},
     read,
     rules::{ToolNames, hidden_tools, shown_tools},
-    server_text::TABLE,
+    shortened,
+    text::{self, Text},
+    toml,
 };
 
-pub(super) const HEADER: &str = "\
+/// The key of the table of servers.
+pub(super) const TABLE: &str = "servers";
+const HEADER: &str = "\
 # The MCP servers behind Nonet. `${VAR}` and `${VAR:-default}` are environment variables or lines of `secrets.env` in
 # this folder; `${keyring:NAME}` is a secret in the keyring (`nonet secret set NAME`). `nonet check` reports every fault
 # with its line; `nonet schema` prints every key with its meaning.
@@ -26,14 +35,17 @@ pub(super) const HEADER: &str = "\
 /// Longer lines are wrapped.
 const MAX_LINE: usize = 110;
 /// The keys of a server's connection. They are compared, and replaced together.
-const CONNECTION: [&str; 6] = ["command", "args", "env", "cwd", "url", "headers"];
+const CONNECTION: [&str; 8] = ["command", "args", "env", "cwd", "url", "headers", "openapi", "base_url"];
 /// Further keys that depend on the connection and are removed with it.
-const OF_ONE_WAY: [&str; 3] = ["transport", "openapi", "endpoints"];
+const OF_ONE_WAY: [&str; 2] = ["transport", "endpoints"];
 
 /// A servers.toml while it is being edited.
-pub(super) struct ServersToml {
+pub(super) struct ServersToml<'f> {
+    pub file: &'f Path,
+    bytes: Option<Vec<u8>>,
+    pub text: Text,
     document: DocumentMut,
-    /// The edited entries besides servers: their tables and keys.
+    /// The edited entries: their tables and keys.
     edited: BTreeSet<(&'static str, String)>,
 }
 
@@ -44,76 +56,136 @@ pub(super) struct NewServer<'a> {
     pub name: &'a str,
 }
 
-impl ServersToml {
-    /// Parses a text; an empty one gets a short header.
-    pub(crate) fn new(text: &str, file: &Path) -> Result<Self, HostFault> {
-        let text = if text.trim().is_empty() { HEADER } else { text };
-        let document = read::toml(text, file)?.into_mut();
-        match document.get(TABLE) {
-            Some(servers) if !servers.is_table_like() => {
-                let remedy = "Write each server as its own table, `[servers.NAME]`.";
-                Err(HostFault::new("`servers` is not a table".into(), remedy.into()).within(file))
-            }
-            _ => Ok(Self { document, edited: BTreeSet::new() }),
-        }
+impl<'f> ServersToml<'f> {
+    /// Reads a file; a missing one is empty.
+    pub(crate) fn read(file: &'f Path) -> Result<Self, HostFault> {
+        Self::new(text::bytes(file)?, file)
     }
 
-    /// Returns the current text, if it is still readable and nothing but the named servers, and what else was edited on purpose, has changed.
-    pub(crate) fn checked(
-        &self,
-        before: &str,
-        file: &Path,
-        servers: &BTreeSet<String>,
-    ) -> Result<String, HostFault> {
-        let after = self.document.to_string();
-        let rest = |text: &str| -> Result<serde_json::Value, HostFault> {
-            let mut root = read::value(text, FileFormat::Toml, file)?;
-            let servers = servers.iter().map(|name| (TABLE, name));
-            for (table, key) in servers.chain(self.edited.iter().map(|(table, key)| (*table, key))) {
-                let Some(members) = root.get_mut(table).and_then(serde_json::Value::as_object_mut) else {
-                    continue;
-                };
-                members.shift_remove(key);
-                if members.is_empty()
-                    && let Some(root) = root.as_object_mut()
-                {
-                    root.shift_remove(table);
-                }
-            }
-            Ok(root)
+    /// Parses a file's bytes; an empty text gets a short header.
+    pub(crate) fn new(bytes: Option<Vec<u8>>, file: &'f Path) -> Result<Self, HostFault> {
+        let text = Text::new(bytes.as_deref(), file)?;
+        let start = if text.plain().trim().is_empty() { HEADER } else { text.plain() };
+        let document = toml::parse(start, file)?.into_mut();
+        if document.get(TABLE).is_some_and(|servers| !servers.is_table_like()) {
+            let remedy = "Write each server as its own table, `[servers.NAME]`.";
+            return Err(HostFault::new("`servers` is not a table", remedy).within(file));
+        }
+        Ok(Self { file, bytes, text, document, edited: BTreeSet::new() })
+    }
+
+    /// Returns the current content.
+    pub(crate) fn value(&self) -> Json {
+        toml::value(self.document.as_item())
+    }
+
+    /// Returns the current text, if it is still readable and nothing but what was edited on purpose has changed.
+    pub(crate) fn edited_text(&self) -> Result<String, HostFault> {
+        if self.edited.is_empty() {
+            return Ok(self.text.plain().into());
+        }
+        let after = toml::written(&self.document, self.text.plain());
+        let rest = |root: Json| {
+            without_entries(root, self.edited.iter().map(|(table, name)| (*table, name.as_str())))
         };
-        let before = rest(before)?;
-        if rest(&after).is_ok_and(|after| after == before) {
+        let before = read::value(self.text.plain(), FileFormat::Toml, self.file)?;
+        if let Ok(root) = read::value(&after, FileFormat::Toml, self.file)
+            && root == self.value()
+            && rest(root) == rest(before)
+        {
             return Ok(after);
         }
-        let message = "no servers can be added to the file as it is written";
+        let message = "the file cannot be edited without changing more than its servers";
         let remedy = "Write each server as its own table, `[servers.NAME]`; nothing was changed.";
-        Err(HostFault::new(message.into(), remedy.into()).within(file))
+        Err(HostFault::new(message, remedy).within(self.file))
+    }
+
+    /// Returns the change to another text.
+    pub(crate) fn change_to(&self, after: &str, machine: &Machine) -> FileChange {
+        let is_same = after == self.text.plain();
+        let bytes = if is_same { self.bytes.clone() } else { Some(self.text.with(after)) };
+        let mut change = FileChange::new(self.file, self.bytes.clone(), bytes, machine);
+        change.secrets = [self.text.plain(), after].into_iter().flat_map(literals::secrets).collect();
+        change
+    }
+
+    /// Returns the change to the current text.
+    pub(crate) fn change(&self, machine: &Machine) -> Result<FileChange, HostFault> {
+        Ok(self.change_to(&self.edited_text()?, machine))
+    }
+
+    /// Returns the faults of the current text that the file did not have, wherever values come from.
+    pub(crate) fn new_faults(&self, machine: &Machine, secrets: &SecretsFile) -> Vec<config::ConfigFault> {
+        let own =
+            |name: &str| machine.var(name).map(Into::into).or_else(|| secrets.get(name).map(Into::into));
+        let none = |name: &str| Err(keyring::Error::NoSecret(name.into()));
+        // A digit is valid nearly everywhere.
+        let some = |_: &str| Some("1".to_string());
+        let faults = |text: &str, sources: ValueSources| match config::parse(text, self.file, sources) {
+            Ok(loaded) => loaded.faults,
+            Err(unusable) => unusable.faults().to_vec(),
+        };
+        let same =
+            |a: &config::ConfigFault, b: &config::ConfigFault| (&a.key, &a.message) == (&b.key, &b.message);
+        // A fault with both real and made-up values is the text's own, not caused by an unset variable.
+        let own_faults = |text: &str| {
+            let others = faults(text, ValueSources { env: &some, keyring: &|_| Ok("1".into()) });
+            let mut found = faults(text, ValueSources { env: &own, keyring: &none });
+            found.retain(|fault| others.iter().any(|other| same(fault, other)));
+            found
+        };
+        let before = own_faults(self.text.plain());
+        let mut found = own_faults(&self.document.to_string());
+        found.retain(|fault| !before.iter().any(|known| same(fault, known)));
+        found
     }
 
     /// Returns every variable and secret named anywhere in the file.
     pub(crate) fn references(&self) -> Vec<Reference> {
-        every_reference(&read::toml_value(self.document.as_item()))
+        every_reference(&self.value())
     }
 
-    /// Returns a server as text: as tables, and as an inline value.
-    pub(crate) fn block(&self, name: &str) -> Option<(String, String)> {
-        let server = self.servers()?.get(name)?.clone();
-        let mut table = server.clone().into_table().ok()?;
-        table.decor_mut().clear();
-        let mut inline = server.into_value().ok()?;
-        inline.decor_mut().clear();
-        let mut document = DocumentMut::new();
-        let mut servers = Table::new();
-        servers.set_implicit(true);
-        servers.insert(name, Item::Table(table));
-        document.insert(TABLE, Item::Table(servers));
-        Some((document.to_string(), inline.to_string()))
+    /// Returns the server of that name.
+    pub(crate) fn known(&self, name: &str) -> Result<Json, HostFault> {
+        if let Some(server) = self.servers().and_then(|servers| servers.get(name)) {
+            return Ok(toml::value(server));
+        }
+        let names: Vec<&str> = self.servers().into_iter().flat_map(TableLike::iter).map(|it| it.0).collect();
+        let near = name::nearest(name, names.iter().copied(), 3);
+        let remedy = match (near.is_empty(), names.is_empty()) {
+            (false, _) => format!("Did you mean {}?", listed(&near)),
+            (true, true) => "It has no servers; `nonet add` adds one.".into(),
+            (true, false) => format!("Its servers: {}.", listed(&names[..names.len().min(20)])),
+        };
+        Err(HostFault::new(format!("there is no server `{}`", shortened(name)), remedy).within(self.file))
     }
 
-    /// Returns the value of a server in the file.
-    pub(crate) fn value(&self, name: &str) -> Option<serde_json::Value> {
-        self.servers()?.get(name).map(read::toml_value)
+    /// Removes a server.
+    pub(crate) fn remove(&mut self, name: &str) {
+        toml::remove(&mut self.document, TABLE, name);
+        self.edited.insert((TABLE, name.into()));
+    }
+
+    /// Enables or disables a server.
+    pub(crate) fn enable(&mut self, name: &str, enabled: bool) {
+        let server = self.document.get_mut(TABLE).and_then(|servers| servers.get_mut(name));
+        server.into_iter().for_each(|server| toml::set_first(server, "enabled", enabled.into()));
+        self.edited.insert((TABLE, name.into()));
+    }
+
+    /// Returns the tables of a server with their comments; a fault if they are not one run of lines.
+    pub(crate) fn part(&self, name: &str) -> Result<DocumentMut, HostFault> {
+        toml::extract(&self.document, TABLE, name).ok_or_else(|| {
+            let message = format!("the entry of `{name}` is spread over the file, or written on one line");
+            let remedy = format!("Edit `{TABLE}.{}` in the file.", written_key(name));
+            HostFault::new(message, remedy).within(self.file)
+        })
+    }
+
+    /// Replaces the tables of a server and their comments.
+    pub(crate) fn set_part(&mut self, name: &str, part: &DocumentMut) {
+        toml::replace(&mut self.document, TABLE, name, part);
+        self.edited.insert((TABLE, name.into()));
     }
 
     /// Whether a server of that name exists.
@@ -156,12 +228,14 @@ impl ServersToml {
     /// Adds a server after the last one.
     pub(crate) fn add(&mut self, newcomer: &NewServer, names: &mut VariableNames) {
         let table: Table = items(newcomer, names).into_iter().collect();
-        add_toml(&mut self.document, TABLE, newcomer.name, table);
+        toml::add(&mut self.document, TABLE, newcomer.name, table, "");
+        self.edited.insert((TABLE, newcomer.name.into()));
     }
 
     /// Replaces the server of that name. The user's settings for its tools, tags and rules stay.
     pub(crate) fn replace(&mut self, newcomer: &NewServer, names: &mut VariableNames) {
         let new = items(newcomer, names);
+        self.edited.insert((TABLE, newcomer.name.into()));
         let servers = self.document.get_mut(TABLE).and_then(Item::as_table_like_mut);
         let Some(there) = servers.and_then(|servers| servers.get_mut(newcomer.name)) else { return };
         let inline = there.is_inline_table();
@@ -200,42 +274,13 @@ fn items<'a>(newcomer: &NewServer<'a>, names: &mut VariableNames) -> Vec<(&'a st
     if !server.enabled {
         items.push(("enabled", Item::Value(Value::from(false))));
     }
-    match &server.transport {
-        EntryTransport::Program { command, args, env, cwd } => {
-            items.push(("command", value(text(command))));
-            if !args.is_empty() {
-                items.push(("args", array("args", args.iter().map(&mut text))));
-            }
-            if !env.is_empty() {
-                items.push(("env", table("env", env.iter().map(|(name, value)| (name, text(value))))));
-            }
-            if let Some(cwd) = cwd {
-                items.push(("cwd", value(text(cwd))));
-            }
-        }
-        EntryTransport::Address { url, headers, sse } => {
-            if *sse {
-                items.push(("transport", Item::Value(Value::from("sse"))));
-            }
-            items.push(("url", value(text(url))));
-            if !headers.is_empty() {
-                items.push((
-                    "headers",
-                    table("headers", headers.iter().map(|(name, value)| (name, text(value)))),
-                ));
-            }
-        }
-        EntryTransport::Document { openapi, base_url, headers } => {
-            items.push(("openapi", value(text(openapi))));
-            if let Some(base_url) = base_url {
-                items.push(("base_url", value(text(base_url))));
-            }
-            if !headers.is_empty() {
-                let headers = headers.iter().map(|(name, value)| (name, text(value)));
-                items.push(("headers", table("headers", headers)));
-            }
-        }
-        EntryTransport::Other => {}
+    for (key, texts) in server.connection.iter().filter(|(_, texts)| !texts.is_empty()) {
+        let item = match texts {
+            EntryText::One(parts) => value(text(parts)),
+            EntryText::List(texts) => array(key, texts.iter().map(&mut text)),
+            EntryText::Named(texts) => table(key, texts.iter().map(|(name, parts)| (name, text(parts)))),
+        };
+        items.push((*key, item));
     }
     if let Some(tools) = shown_tools(&server.rules) {
         items.push(("allowed_tools", array("allowed_tools", tools.iter().map(pattern))));
@@ -280,10 +325,10 @@ fn table<'n>(key: &str, texts: impl Iterator<Item = (&'n String, String)>) -> It
 }
 
 /// Converts any other value; one too long for a line becomes its own table.
-fn item(key: &str, json: &serde_json::Value) -> Item {
+fn item(key: &str, json: &Json) -> Item {
     let value = toml_value(json);
     match json {
-        serde_json::Value::Object(members) if key.len() + 3 + value.to_string().len() > MAX_LINE => {
+        Json::Object(members) if key.len() + 3 + value.to_string().len() > MAX_LINE => {
             let mut items: Vec<_> =
                 members.iter().map(|(key, member)| (key.as_str(), item(key, member))).collect();
             items.sort_by_key(|(_, item)| item.is_table());
@@ -355,22 +400,22 @@ pub(super) fn references(parts: &[TextPart], found: &mut dyn FnMut(Reference, bo
 }
 
 /// Visits every variable and secret named anywhere in a value, each with whether it has a default.
-pub(super) fn references_in(value: &serde_json::Value, found: &mut dyn FnMut(Reference, bool)) {
+pub(super) fn references_in(value: &Json, found: &mut dyn FnMut(Reference, bool)) {
     texts(value, &mut |text| references(&own(text), found));
 }
 
 /// Returns every variable and secret named anywhere in a value.
-pub(super) fn every_reference(value: &serde_json::Value) -> Vec<Reference> {
+pub(super) fn every_reference(value: &Json) -> Vec<Reference> {
     let mut found = Vec::new();
     references_in(value, &mut |reference, _| found.push(reference));
     found
 }
 
-fn texts(value: &serde_json::Value, found: &mut dyn FnMut(&str)) {
+fn texts(value: &Json, found: &mut dyn FnMut(&str)) {
     match value {
-        serde_json::Value::String(text) => found(text),
-        serde_json::Value::Array(items) => items.iter().for_each(|item| texts(item, found)),
-        serde_json::Value::Object(members) => members.values().for_each(|member| texts(member, found)),
+        Json::String(text) => found(text),
+        Json::Array(items) => items.iter().for_each(|item| texts(item, found)),
+        Json::Object(members) => members.values().for_each(|member| texts(member, found)),
         _ => {}
     }
 }
@@ -386,65 +431,37 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
+    /// Without `transport`, it is detected, so it does not matter.
     fn is_same(&mut self, there: &dyn TableLike) -> bool {
-        match &self.newcomer.server.transport {
-            EntryTransport::Program { command, args, env, cwd } => {
-                self.text(there, "command", Some(command))
-                    && self.text(there, "cwd", cwd.as_ref())
-                    && self.list(there, args)
-                    && self.table(there, "env", env)
-                    && !there.contains_key("url")
-            }
-            // Without `transport`, it is detected.
-            EntryTransport::Address { url, headers, .. } => {
-                self.text(there, "url", Some(url))
-                    && self.table(there, "headers", headers)
-                    && !there.contains_key("command")
-            }
-            EntryTransport::Document { openapi, base_url, headers } => {
-                self.text(there, "openapi", Some(openapi))
-                    && self.text(there, "base_url", base_url.as_ref())
-                    && self.table(there, "headers", headers)
-            }
-            EntryTransport::Other => false,
+        let server = self.newcomer.server;
+        !server.connection.is_empty()
+            && CONNECTION.iter().all(|key| self.value(key, there.get(key), server.connected_by(key)))
+    }
+
+    fn value(&mut self, key: &str, there: Option<&Item>, texts: Option<&EntryText>) -> bool {
+        let Some(there) = there else { return texts.is_none_or(EntryText::is_empty) };
+        let (array, table) = (there.as_array(), there.as_table_like());
+        match texts {
+            None => array.is_some_and(Array::is_empty) || table.is_some_and(TableLike::is_empty),
+            Some(EntryText::One(parts)) => there.as_str().is_some_and(|text| self.fits(text, parts)),
+            Some(EntryText::List(texts)) => array.is_some_and(|array| {
+                let mut pairs = array.iter().zip(texts);
+                let fits = |(text, parts): (&Value, _)| text.as_str().is_some_and(|it| self.fits(it, parts));
+                array.len() == texts.len() && pairs.all(fits)
+            }),
+            Some(EntryText::Named(texts)) => table.is_some_and(|table| {
+                // Header names are case-insensitive.
+                let same = |known: &str, name: &str| match key {
+                    "env" => known == name,
+                    _ => known.eq_ignore_ascii_case(name),
+                };
+                let find = |name: &str| table.iter().find(|(known, _)| same(known, name))?.1.as_str();
+                let mut fits = |(name, parts): &(String, TextParts)| {
+                    find(name).is_some_and(|text| self.fits(text, parts))
+                };
+                table.len() == texts.len() && texts.iter().all(&mut fits)
+            }),
         }
-    }
-
-    fn text(&mut self, there: &dyn TableLike, key: &str, parts: Option<&TextParts>) -> bool {
-        match (there.get(key), parts) {
-            (None, None) => true,
-            (Some(there), Some(parts)) => there.as_str().is_some_and(|text| self.fits(text, parts)),
-            _ => false,
-        }
-    }
-
-    fn list(&mut self, there: &dyn TableLike, args: &[TextParts]) -> bool {
-        let there: Vec<_> = match there.get("args").map(Item::as_array) {
-            None => Vec::new(),
-            Some(Some(array)) => array.iter().map(Value::as_str).collect(),
-            Some(None) => return false,
-        };
-        there.len() == args.len()
-            && there.iter().zip(args).all(|(text, parts)| text.is_some_and(|text| self.fits(text, parts)))
-    }
-
-    fn table(&mut self, there: &dyn TableLike, key: &str, texts: &[(String, TextParts)]) -> bool {
-        let empty = Table::new();
-        let there: &dyn TableLike = match there.get(key) {
-            None => &empty,
-            Some(item) => match item.as_table_like() {
-                Some(table) => table,
-                None => return false,
-            },
-        };
-        // Header names are case-insensitive.
-        let find = |name: &str| {
-            let same =
-                |known: &str| if key == "env" { known == name } else { known.eq_ignore_ascii_case(name) };
-            there.iter().find(|(known, _)| same(known)).and_then(|(_, item)| item.as_str())
-        };
-        there.len() == texts.len()
-            && texts.iter().all(|(name, parts)| find(name).is_some_and(|text| self.fits(text, parts)))
     }
 
     /// Whether a text of servers.toml means the same as the parts. The text may contain the secret itself.
@@ -457,7 +474,7 @@ impl Comparison<'_> {
                 _ => "\0",
             })
             .collect();
-        if super::parts::as_plain(&there) == Some(&whole) {
+        if as_plain(&there) == Some(&whole) {
             return true;
         }
         there.len() == parts.len() && there.iter().zip(parts).all(|(there, part)| self.part(there, part))

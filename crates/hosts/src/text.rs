@@ -30,7 +30,7 @@ impl Text {
             let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
             let column = before.iter().rev().take_while(|byte| **byte != b'\n').count() + 1;
             let remedy = "Save the file as UTF-8 in your editor and try again.";
-            HostFault::new("this is not UTF-8 text".into(), remedy.into()).within(file).at(line, column)
+            HostFault::new("this is not UTF-8 text", remedy).within(file).at(line, column)
         })?;
         let (bom, written) = match text.strip_prefix(BOM) {
             Some(rest) => (true, rest),
@@ -39,24 +39,17 @@ impl Text {
         Ok(Self { bom, written: written.into(), plain: written.replace("\r\n", "\n") })
     }
 
+    /// Reads a file; a missing file counts as empty.
+    pub(crate) fn read(file: &Path) -> Result<Self, HostFault> {
+        Self::new(bytes(file)?.as_deref(), file)
+    }
+
     /// Returns the text with `\n` line ends.
     pub(crate) fn plain(&self) -> &str {
         &self.plain
     }
 
-    /// Returns the text with the file's line ends.
-    pub(crate) fn written(&self) -> &str {
-        &self.written
-    }
-
-    /// Returns the bytes to write after editing the `written` text.
-    pub(crate) fn spliced(&self, edited: &str) -> Vec<u8> {
-        let bom = if self.bom { BOM } else { "" };
-        [bom.as_bytes(), edited.as_bytes()].concat()
-    }
-
-    /// Returns the bytes to write after editing the `plain` text: unchanged lines keep their line ends, new
-    /// ones get the file's prevailing one.
+    /// Returns the bytes to write after an edit: unchanged lines keep their line ends, new ones get the file's prevailing one.
     pub(crate) fn with(&self, edited: &str) -> Vec<u8> {
         let crlf = self.written.matches("\r\n").count();
         let lf = self.plain.matches('\n').count() - crlf;
@@ -67,7 +60,8 @@ impl Text {
         } else {
             self.mixed(edited, if crlf > lf { "\r\n" } else { "\n" })
         };
-        self.spliced(&body)
+        let bom = if self.bom { BOM } else { "" };
+        [bom.as_bytes(), body.as_bytes()].concat()
     }
 
     fn mixed(&self, edited: &str, usual: &str) -> String {
@@ -99,7 +93,7 @@ pub(super) fn position(text: &str, at: usize) -> (usize, usize) {
 pub(super) fn bytes(file: &Path) -> Result<Option<Vec<u8>>, HostFault> {
     let unreadable = |source| {
         let remedy = "Check the file and its permissions.";
-        HostFault::new(format!("cannot read the file: {source}"), remedy.into()).within(file).because(source)
+        HostFault::new(format!("cannot read the file: {source}"), remedy).within(file).because(source)
     };
     match fs::metadata(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -107,11 +101,8 @@ pub(super) fn bytes(file: &Path) -> Result<Option<Vec<u8>>, HostFault> {
         Ok(data) if data.is_file() && data.len() <= MAX_BYTES => fs::read(file).map(Some).map_err(unreadable),
         Ok(_) => {
             let remedy = "Name the file that holds the servers.";
-            Err(HostFault::new(
-                "this is not a configuration file (a folder, or too long)".into(),
-                remedy.into(),
-            )
-            .within(file))
+            Err(HostFault::new("this is not a configuration file (a folder, or too long)", remedy)
+                .within(file))
         }
     }
 }
@@ -122,7 +113,7 @@ pub(super) fn behind_links(file: &Path) -> Result<PathBuf, HostFault> {
         (Ok(real), Ok(data)) if data.is_symlink() => Ok(real),
         (Err(source), Ok(_)) => {
             let remedy = "Create the target file, or remove the link.";
-            Err(HostFault::new("the link has no target".into(), remedy.into()).within(file).because(source))
+            Err(HostFault::new("the link has no target", remedy).within(file).because(source))
         }
         _ => Ok(file.into()),
     }

@@ -18,14 +18,14 @@ pub(super) fn value(text: &str, file: &Path) -> Result<Value, HostFault> {
         Ok(root @ Value::Object(_)) => Ok(root),
         Ok(_) => {
             let remedy = "A configuration file is one table, `key: value`; nothing was changed.";
-            Err(HostFault::new("expected a table".into(), remedy.into()).within(file).at(1, 1))
+            Err(HostFault::new("expected a table", remedy).within(file).at(1, 1))
         }
         Err(_) if text.trim().is_empty() => Ok(Value::Object(Map::new())),
         Err(error) => {
             let message = error.to_string();
             let message = format!("this is not YAML: {}", nonet_base::text::clip(&message, 200));
             let remedy = "Fix the syntax; nothing was changed.";
-            let fault = HostFault::new(message, remedy.into()).within(file);
+            let fault = HostFault::new(message, remedy).within(file);
             let place = error.location().and_then(|place| {
                 Some((usize::try_from(place.line()).ok()?, usize::try_from(place.column()).ok()?))
             });

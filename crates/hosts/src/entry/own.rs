@@ -4,89 +4,62 @@ use serde_json::{Map, Value};
 
 use super::{
     super::{
-        parts::{TextParts, own},
+        parts::own,
         secrets::{TextPlace, mark},
     },
-    EntryTransport, HostServer,
+    EntryText, HostServer,
 };
+
+/// The ways to reach a server: the key that tells the way, and all keys in the order in which they are written.
+const WAYS: [(&str, &[&str]); 3] = [
+    ("command", &["command", "args", "env", "cwd"]),
+    ("url", &["transport", "url", "headers"]),
+    ("openapi", &["openapi", "base_url", "headers"]),
+];
 
 /// Splits the texts that may hold secrets into parts. A key without a value counts as absent; keys of the wrong type are left to
 /// the check of servers.toml.
 pub(in super::super) fn of_servers_toml(entry: &Map<String, Value>) -> HostServer {
-    let mut rest = entry.clone();
-    rest.retain(|_, value| !value.is_null());
-    let transport = if let Some(command) = take(&mut rest, "command", None) {
-        EntryTransport::Program {
-            command,
-            args: args(&mut rest),
-            env: table(&mut rest, "env", |name| TextPlace::Env(name)),
-            cwd: take(&mut rest, "cwd", None),
+    let mut more = entry.clone();
+    more.retain(|_, value| !value.is_null());
+    let way = WAYS.iter().find(|(key, _)| more.get(*key).is_some_and(Value::is_string));
+    let mut connection = Vec::new();
+    for key in way.into_iter().flat_map(|(_, keys)| *keys) {
+        if let Some(texts) = more.get(*key).and_then(|value| texts(key, value)) {
+            more.shift_remove(*key);
+            connection.push((*key, texts));
         }
-    } else if let Some(url) = take(&mut rest, "url", Some(TextPlace::Url)) {
-        let headers = table(&mut rest, "headers", |name| TextPlace::Header(name));
-        let sse = rest.get("transport").is_some_and(|transport| transport == "sse");
-        if sse {
-            rest.shift_remove("transport");
-        }
-        EntryTransport::Address { url, headers, sse }
-    } else if let Some(openapi) = take(&mut rest, "openapi", Some(TextPlace::Url)) {
-        let base_url = take(&mut rest, "base_url", Some(TextPlace::Url));
-        EntryTransport::Document {
-            openapi,
-            base_url,
-            headers: table(&mut rest, "headers", |name| TextPlace::Header(name)),
-        }
-    } else {
-        EntryTransport::Other
-    };
-    let description = rest.get("description").and_then(Value::as_str).map(own);
+    }
+    let description = more.get("description").and_then(Value::as_str).map(own);
     if description.is_some() {
-        rest.shift_remove("description");
+        more.shift_remove("description");
     }
-    HostServer {
-        transport,
-        enabled: true,
-        description,
-        rules: Vec::new(),
-        unmapped: None,
-        timeout: None,
-        start_timeout: None,
-        lost: None,
-        more: rest,
-    }
+    HostServer { connection, enabled: true, description, more, ..HostServer::default() }
 }
 
-fn take(entry: &mut Map<String, Value>, key: &str, place: Option<TextPlace>) -> Option<TextParts> {
-    let text = own(entry.get(key)?.as_str()?);
-    entry.shift_remove(key);
-    Some(match place {
-        Some(place) => mark(text, place),
-        None => text,
-    })
-}
-
-fn args(entry: &mut Map<String, Value>) -> Vec<TextParts> {
-    let texts = entry.get("args").and_then(Value::as_array);
-    let texts: Option<Vec<String>> =
-        texts.and_then(|args| args.iter().map(|arg| arg.as_str().map(Into::into)).collect());
-    let Some(texts) = texts else { return Vec::new() };
-    entry.shift_remove("args");
-    let before = std::iter::once(None).chain(texts.iter().map(|text| Some(text.as_str())));
-    texts.iter().zip(before).map(|(text, before)| mark(own(text), TextPlace::Argument(before))).collect()
-}
-
-fn table(
-    entry: &mut Map<String, Value>,
-    key: &str,
-    place: impl for<'n> Fn(&'n str) -> TextPlace<'n>,
-) -> Vec<(String, TextParts)> {
-    let texts = entry.get(key).and_then(Value::as_object).and_then(|members| {
-        let text =
-            |(name, value): (&String, &Value)| Some((name.clone(), mark(own(value.as_str()?), place(name))));
-        members.iter().map(text).collect::<Option<Vec<_>>>()
-    });
-    if texts.is_some() {
-        entry.shift_remove(key);
+/// Returns the texts of a key; none if they have the wrong type.
+fn texts(key: &str, value: &Value) -> Option<EntryText> {
+    match (key, value) {
+        ("args", Value::Array(args)) => {
+            let args: Vec<&str> = args.iter().map(Value::as_str).collect::<Option<_>>()?;
+            let before = std::iter::once(None).chain(args.iter().copied().map(Some));
+            let marked =
+                args.iter().zip(before).map(|(arg, before)| mark(own(arg), TextPlace::Argument(before)));
+            Some(EntryText::List(marked.collect()))
+        }
+        ("env" | "headers", Value::Object(members)) => {
+            let text = |(name, value): (&String, &Value)| {
+                let place = if key == "env" { TextPlace::Env(name) } else { TextPlace::Header(name) };
+                Some((name.clone(), mark(own(value.as_str()?), place)))
+            };
+            Some(EntryText::Named(members.iter().map(text).collect::<Option<_>>()?))
+        }
+        // Any other transport is only written.
+        ("transport", Value::String(transport)) if transport != "sse" => None,
+        ("command" | "cwd" | "transport", Value::String(text)) => Some(EntryText::One(own(text))),
+        ("url" | "openapi" | "base_url", Value::String(text)) => {
+            Some(EntryText::One(mark(own(text), TextPlace::Url)))
+        }
+        _ => None,
     }
-    texts.unwrap_or_default()
 }

@@ -10,11 +10,14 @@ use super::{
         secrets::{TextPlace, mark},
         shortened,
     },
-    EntryReader, EntryTransport,
+    EntryReader, EntryText,
 };
 
+/// How a server is reached, by the keys of servers.toml.
+type Connection = Vec<(&'static str, EntryText)>;
+
 impl<'a> EntryReader<'a> {
-    pub(super) fn program(&mut self, command: &str, entry: &'a Map<String, Value>) -> EntryTransport {
+    pub(super) fn program(&mut self, command: &str, entry: &'a Map<String, Value>) -> Connection {
         self.taken.extend(["args", "env", "cwd", "env_vars"]);
         let command = self.program_path(command);
         for (key, is_right) in [("args", Value::is_array as fn(&Value) -> bool), ("env", Value::is_object)] {
@@ -68,10 +71,16 @@ impl<'a> EntryReader<'a> {
             }
         }
         let cwd = self.text("cwd").filter(|cwd| !cwd.is_empty()).map(|cwd| self.path(cwd, "`cwd`"));
-        EntryTransport::Program { command, args, env, cwd }
+        let mut connection = vec![
+            ("command", EntryText::One(command)),
+            ("args", EntryText::List(args)),
+            ("env", EntryText::Named(env)),
+        ];
+        connection.extend(cwd.map(|cwd| ("cwd", EntryText::One(cwd))));
+        connection
     }
 
-    pub(super) fn address(&mut self, url: &str, sse: bool) -> Result<EntryTransport, String> {
+    pub(super) fn address(&mut self, url: &str, sse: bool) -> Result<Connection, String> {
         self.taken.extend([
             "headers",
             "http_headers",
@@ -104,7 +113,12 @@ impl<'a> EntryReader<'a> {
             let token = TextPart::Variable { name: name.into(), default: None };
             self.header("Authorization", Some(vec![TextPart::Plain("Bearer ".into()), token]), &mut headers);
         }
-        Ok(EntryTransport::Address { url: mark(parts, TextPlace::Url), headers, sse })
+        let transport = vec![TextPart::Plain("sse".into())];
+        let mut connection: Connection =
+            if sse { vec![("transport", EntryText::One(transport))] } else { Vec::new() };
+        connection.push(("url", EntryText::One(mark(parts, TextPlace::Url))));
+        connection.push(("headers", EntryText::Named(headers)));
+        Ok(connection)
     }
 
     /// Adds a header, or notes why not: a single invalid header would invalidate the whole server.

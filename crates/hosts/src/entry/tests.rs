@@ -32,14 +32,18 @@ fn nonet_is_known_by_what_starts_it() {
 }
 
 fn brief(server: &HostServer) -> String {
-    match &server.transport {
-        EntryTransport::Program { command, args, .. } => {
-            format!("{} {}", as_plain(command).unwrap_or("?"), args.len())
+    let plain = |texts: &EntryText| match texts {
+        EntryText::One(parts) => as_plain(parts).unwrap_or("?").to_string(),
+        EntryText::List(texts) => texts.len().to_string(),
+        EntryText::Named(_) => String::new(),
+    };
+    let shown = |key: &str| server.connected_by(key).map(plain);
+    match (shown("command"), shown("url")) {
+        (Some(command), _) => format!("{command} {}", shown("args").unwrap_or_default()),
+        (None, Some(url)) => {
+            format!("{url}{}", shown("transport").map_or(String::new(), |it| format!(" {it}")))
         }
-        EntryTransport::Address { url, sse, .. } => {
-            format!("{}{}", as_plain(url).unwrap_or("?"), if *sse { " sse" } else { "" })
-        }
-        EntryTransport::Document { .. } | EntryTransport::Other => "not of a host".into(),
+        (None, None) => "not of a host".into(),
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     CORRECT_IT, HostFault, PastedServer,
-    naming::{WITH_VALUE, name_of},
+    naming::{name_of, takes_value},
     nothing, shortened, unread,
 };
 use crate::{
@@ -133,7 +133,7 @@ fn of_container(args: &mut Vec<String>, env: &mut Map<String, Value>, notes: &mu
     };
     let [mut reads, mut has_terminal, mut is_detached] = [false; 3];
     while let Some(word) = words.next() {
-        let value = WITH_VALUE.contains(&&*word).then(|| words.next()).flatten();
+        let value = takes_value(&word).then(|| words.next()).flatten();
         let passed = match (word.as_str(), &value) {
             ("-e" | "--env", Some(value)) => Some(value.as_str()),
             (word, _) => word
@@ -185,7 +185,7 @@ fn variables(given: &[String]) -> Result<Map<String, Value>, HostFault> {
 
 /// A fault of pairs, which has no value: it may be a secret.
 fn unpaired(why: String) -> HostFault {
-    HostFault::new(why, CORRECT_IT.into())
+    HostFault::new(why, CORRECT_IT)
 }
 
 /// What the options of `mcp add` say.

@@ -53,7 +53,7 @@ fn root_within(text: &str, deepest: usize) -> Result<Option<Value>, HostFault> {
     let query = query.get(..end).unwrap_or_default().replace("&amp;", "&");
     let unusable = |why: &str| {
         let remedy = "Copy the whole link, or paste the server as JSON.";
-        HostFault::new(format!("the install link `{}` {why}", shortened(link)), remedy.into())
+        HostFault::new(format!("the install link `{}` {why}", shortened(link)), remedy)
     };
     let member = |name: &str| {
         let mut members = query.split('&').filter_map(|member| member.split_once('='));

@@ -15,51 +15,54 @@ const GENERIC: [&str; 7] = ["mcp", "server", "servers", "modelcontextprotocol", 
 const FOLDERS: [&str; 6] = ["dist", "build", "src", "lib", "bin", "out"];
 /// Parts of an address that name nobody.
 const COMMON_LABELS: [&str; 5] = ["www", "mcp", "api", "server", "app"];
-/// Options of launchers that are followed by a value.
-pub(super) const WITH_VALUE: [&str; 40] = [
-    "-e",
-    "--env",
-    "-v",
-    "--volume",
-    "--mount",
-    "--name",
-    "-p",
-    "--publish",
-    "--network",
-    "-u",
-    "--user",
-    "-w",
-    "--workdir",
-    "--entrypoint",
-    "--env-file",
-    "--platform",
-    "--pull",
-    "--add-host",
-    "--memory",
-    "--cpus",
-    "--gpus",
-    "-l",
-    "--label",
-    "-h",
-    "--hostname",
-    "--net",
-    "--restart",
-    "--cap-add",
-    "--cap-drop",
-    "--security-opt",
-    "--device",
-    "--tmpfs",
-    "--with",
-    "--python",
-    "--directory",
-    "--project",
-    "--index-url",
-    "--extra-index-url",
-    "--with-editable",
-    "--loader",
-];
 /// Words between a launcher and what it starts.
 const BETWEEN: [&str; 7] = ["run", "exec", "dlx", "x", "tool", "container", "tsx"];
+
+/// Whether an option of a launcher is followed by a value.
+pub(super) fn takes_value(option: &str) -> bool {
+    matches!(
+        option,
+        "-e" | "--env"
+            | "-v"
+            | "--volume"
+            | "--mount"
+            | "--name"
+            | "-p"
+            | "--publish"
+            | "--network"
+            | "-u"
+            | "--user"
+            | "-w"
+            | "--workdir"
+            | "--entrypoint"
+            | "--env-file"
+            | "--platform"
+            | "--pull"
+            | "--add-host"
+            | "--memory"
+            | "--cpus"
+            | "--gpus"
+            | "-l"
+            | "--label"
+            | "-h"
+            | "--hostname"
+            | "--net"
+            | "--restart"
+            | "--cap-add"
+            | "--cap-drop"
+            | "--security-opt"
+            | "--device"
+            | "--tmpfs"
+            | "--with"
+            | "--python"
+            | "--directory"
+            | "--project"
+            | "--index-url"
+            | "--extra-index-url"
+            | "--with-editable"
+            | "--loader"
+    )
+}
 
 /// Returns a name for an entry.
 pub(super) fn name_of(entry: &Map<String, Value>) -> String {
@@ -88,7 +91,7 @@ fn of_command(words: &[&str]) -> String {
         if ["-m", "--from", "--package"].contains(&word) {
             return rest.next().map_or_else(|| UNNAMED.into(), of_package);
         }
-        if WITH_VALUE.contains(&word) {
+        if takes_value(word) {
             rest.next();
         } else if !word.starts_with('-') && !BETWEEN.contains(&word) && !is_launcher(word) {
             return of_package(word);

@@ -5,33 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{
-    super::{
-        FileScope, Host, HostFault, Machine, Os, read,
-        text::{self, Text},
-    },
-    ClientRule, ClientRules, RuleEffect, RuleList, Scope, ToolNames, ToolNaming, at, clean,
+    super::{FileScope, Host, HostFault, Machine, Os, read, text},
+    ClientRule, ClientRules, RuleEffect, RuleList, Scope, ToolNames, ToolNaming, at, clean, items, members,
+    texts,
 };
 
-/// Gemini CLI's own tools; a rule for one of them concerns no server.
-const OF_GEMINI: [&str; 14] = [
-    "run_shell_command",
-    "read_file",
-    "read_many_files",
-    "write_file",
-    "replace",
-    "glob",
-    "list_directory",
-    "search_file_content",
-    "grep_search",
-    "web_fetch",
-    "google_web_search",
-    "save_memory",
-    "write_todos",
-    "activate_skill",
-];
 /// The most other projects whose settings are read.
 const MOST_PROJECTS: usize = 500;
 
@@ -75,9 +56,8 @@ pub(in super::super) fn of_client(
             for (file, settings) in others(vec![users, machine.current.join(".vscode/settings.json")]) {
                 let key = "chat.tools.eligibleForAutoApproval";
                 let nested = at(&settings, &["chat", "tools", "eligibleForAutoApproval"]);
-                let table = settings.get(key).or(nested).and_then(Value::as_object);
-                let asked =
-                    table.into_iter().flatten().filter(|(_, eligible)| **eligible == Value::Bool(false));
+                let table = settings.get(key).or(nested).unwrap_or(&Value::Null);
+                let asked = members(table, &[]).filter(|(_, eligible)| **eligible == Value::Bool(false));
                 let asked =
                     asked.map(|(name, _)| (name.clone(), RuleEffect::Ask, Scope::Every, key.to_string()));
                 rules.add(&file, asked);
@@ -158,8 +138,7 @@ fn claude_code(
     users.retain(|(_, settings)| settings.get("projects").is_some());
     let is_shared = files.iter().any(|(file, _)| file.ends_with(".mcp.json"));
     for (file, settings) in if is_shared { &users } else { files } {
-        let projects = settings.get("projects").and_then(Value::as_object).into_iter().flatten();
-        for (path, project) in projects.take(MOST_PROJECTS) {
+        for (path, project) in members(settings, &["projects"]).take(MOST_PROJECTS) {
             let path = Path::new(path);
             if path == machine.current && is_shared {
                 rules.refused(project);
@@ -204,9 +183,7 @@ fn claude_settings(project: &Path) -> Vec<PathBuf> {
 /// Reads the files that exist. `trouble` becomes the reason to move no server, if a file cannot be read.
 fn contents(paths: Vec<PathBuf>, trouble: &mut Option<String>) -> Vec<(PathBuf, Value)> {
     let content = |path: &Path| -> Result<Option<Value>, HostFault> {
-        let Some(bytes) = text::bytes(path)? else { return Ok(None) };
-        let text = Text::new(Some(&bytes), path)?;
-        read::value(text.plain(), read::format_of(text.plain(), path), path).map(Some)
+        text::bytes(path)?.map(|bytes| read::content(&bytes, path)).transpose()
     };
     let mut found = Vec::new();
     for path in paths {
@@ -227,6 +204,27 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     files.sort();
     files
+}
+
+/// Whether a tool is Gemini CLI's own; a rule for it concerns no server.
+fn is_of_gemini(tool: &str) -> bool {
+    matches!(
+        tool,
+        "run_shell_command"
+            | "read_file"
+            | "read_many_files"
+            | "write_file"
+            | "replace"
+            | "glob"
+            | "list_directory"
+            | "search_file_content"
+            | "grep_search"
+            | "web_fetch"
+            | "google_web_search"
+            | "save_memory"
+            | "write_todos"
+            | "activate_skill"
+    )
 }
 
 /// Splits `NAME(params)`; `(*)` matches every call.
@@ -303,8 +301,8 @@ impl ClientRules {
         self.listed(file, settings, &["permissions", "ask"], RuleEffect::Ask, named);
         self.listed(file, settings, &["permissions", "deny"], RuleEffect::Deny, named);
         // A hook can refuse calls by their names, which change behind Nonet.
-        let hooks = at(settings, &["hooks", "PreToolUse"]).and_then(Value::as_array);
-        let matchers = hooks.into_iter().flatten().filter_map(|hook| hook.get("matcher")?.as_str());
+        let hooks = items(settings, &["hooks", "PreToolUse"]);
+        let matchers = hooks.filter_map(|hook| hook.get("matcher")?.as_str());
         let names = matchers.flat_map(|matcher| matcher.split('|')).filter(|name| name.contains("mcp__"));
         for name in names {
             // What follows the first special character of the regular expression may be anything.
@@ -318,25 +316,26 @@ impl ClientRules {
             let key = "hooks.PreToolUse".to_string();
             self.add(file, [(format!("{stem}*"), RuleEffect::Ask, Scope::Part("a hook".into()), key)]);
         }
-        let denied = settings.get("deniedMcpServers").and_then(Value::as_array).into_iter().flatten();
+        let denied = items(settings, &["deniedMcpServers"]);
         let denied = denied.filter_map(|server| server.get("serverName")?.as_str());
-        self.off.extend(denied.map(|name| (name.to_string(), format!("deniedMcpServers: {name}"))));
+        self.switch_off("deniedMcpServers", denied);
     }
 
     /// Adds the servers of a project's `.mcp.json` that the user has refused.
     fn refused(&mut self, settings: &Value) {
         let key = "disabledMcpjsonServers";
-        let names =
-            settings.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        self.switch_off(key, texts(settings, &[key]));
+    }
+
+    /// Adds servers that the client does not start because of a key.
+    fn switch_off<'n>(&mut self, key: &str, names: impl Iterator<Item = &'n str>) {
         self.off.extend(names.map(|name| (name.to_string(), format!("{key}: {name}"))));
     }
 
     /// Adds the servers that Claude Code does not start in one project.
     fn switched_off_in(&mut self, path: &Path, project: &Value, file: &Path) {
         let key = "disabledMcpServers";
-        let names =
-            project.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-        for name in names {
+        for name in texts(project, &[key]) {
             let scope = Scope::Part(format!("for the project {} only", path.display()));
             self.add(file, [(format!("mcp__{}", clean(name)), RuleEffect::Hide, scope, key.to_string())]);
         }
@@ -352,9 +351,8 @@ impl ClientRules {
         if let Some(permissions) = at(settings, &["agent", "tool_permissions"]) {
             let mut rules =
                 vec![("*".to_string(), effect(permissions), Scope::Every, format!("{key}.default"))];
-            for (name, table) in permissions.get("tools").and_then(Value::as_object).into_iter().flatten() {
-                let is_set =
-                    |key: &&str| table.get(*key).and_then(Value::as_array).is_some_and(|it| !it.is_empty());
+            for (name, table) in members(permissions, &["tools"]) {
+                let is_set = |key: &&str| items(table, &[key]).next().is_some();
                 let scope = if ["always_deny", "always_confirm"].iter().any(is_set) {
                     Scope::Params
                 } else {
@@ -370,11 +368,9 @@ impl ClientRules {
             }
             self.add(file, rules);
         }
-        let profiles = at(settings, &["agent", "profiles"]).and_then(Value::as_object).into_iter().flatten();
-        for (profile, table) in profiles {
-            let servers = table.get("context_servers").and_then(Value::as_object).into_iter().flatten();
-            for (server, table) in servers {
-                let tools = table.get("tools").and_then(Value::as_object).into_iter().flatten();
+        for (profile, table) in members(settings, &["agent", "profiles"]) {
+            for (server, table) in members(table, &["context_servers"]) {
+                let tools = members(table, &["tools"]);
                 for (tool, _) in tools.filter(|(_, shown)| **shown == Value::Bool(false)) {
                     let name = format!("mcp:{server}:{tool}");
                     let scope = Scope::Part(format!("for the profile `{profile}` only"));
@@ -388,22 +384,17 @@ impl ClientRules {
         for path in [&["tools", "exclude"][..], &["excludeTools"]] {
             self.listed(file, settings, path, RuleEffect::Deny, |rule| {
                 let (name, scope) = with_params(rule);
-                let is_own =
-                    OF_GEMINI.contains(&name.as_str()) || name.starts_with(|c: char| c.is_ascii_uppercase());
+                let is_own = is_of_gemini(&name) || name.starts_with(|c: char| c.is_ascii_uppercase());
                 (!is_own).then_some((name, scope))
             });
         }
-        let names = |path: &[&str]| -> Option<Vec<String>> {
-            let names = at(settings, path)?.as_array()?.iter().filter_map(Value::as_str);
-            Some(names.map(Into::into).collect())
-        };
-        let excluded = names(&["mcp", "excluded"]).unwrap_or_default();
-        self.off.extend(excluded.into_iter().map(|name| (name.clone(), format!("mcp.excluded: {name}"))));
-        if let Some(allowed) = names(&["mcp", "allowed"]).filter(|allowed| !allowed.is_empty()) {
-            let servers = settings.get("mcpServers").and_then(Value::as_object).into_iter().flatten();
-            let others = servers.map(|(name, _)| name).filter(|name| !allowed.contains(name));
-            self.off
-                .extend(others.map(|name| (name.clone(), format!("mcp.allowed: {}", allowed.join(", ")))));
+        self.switch_off("mcp.excluded", texts(settings, &["mcp", "excluded"]));
+        let allowed: Vec<&str> = texts(settings, &["mcp", "allowed"]).collect();
+        if !allowed.is_empty() {
+            let others =
+                members(settings, &["mcpServers"]).filter(|(name, _)| !allowed.contains(&name.as_str()));
+            let rule = format!("mcp.allowed: {}", allowed.join(", "));
+            self.off.extend(others.map(|(name, _)| (name.clone(), rule.clone())));
         }
     }
 
@@ -411,7 +402,7 @@ impl ClientRules {
     fn gemini_policies(&mut self, files: &[(PathBuf, Value)]) {
         let mut found: Vec<(f64, &Path, String, RuleEffect, Scope)> = Vec::new();
         for (file, policies) in files {
-            for rule in policies.get("rule").and_then(Value::as_array).into_iter().flatten() {
+            for rule in items(policies, &["rule"]) {
                 let effect = match rule.get("decision").and_then(Value::as_str) {
                     Some("deny") => RuleEffect::Deny,
                     Some("ask_user") => RuleEffect::Ask,
@@ -430,7 +421,7 @@ impl ClientRules {
                     _ => vec!["*"],
                 };
                 let priority = rule.get("priority").and_then(Value::as_f64).unwrap_or_default();
-                for name in names.into_iter().filter(|name| !OF_GEMINI.contains(name)) {
+                for name in names.into_iter().filter(|name| !is_of_gemini(name)) {
                     let name = match rule.get("mcpName").and_then(Value::as_str) {
                         Some(server) => format!("{server}__{name}"),
                         None => name.to_string(),
@@ -455,7 +446,7 @@ impl ClientRules {
         }
         self.add(file, opencode_rules(settings, "", &Scope::Every));
         for table in ["agent", "mode"] {
-            for (agent, settings) in settings.get(table).and_then(Value::as_object).into_iter().flatten() {
+            for (agent, settings) in members(settings, &[table]) {
                 let scope = Scope::Part(format!("for the agent `{agent}` only"));
                 self.add(file, opencode_rules(settings, &format!("{table}.{agent}."), &scope));
             }
@@ -468,9 +459,8 @@ type NamedRule = (String, RuleEffect, Scope, String);
 
 /// Returns opencode's rules in their order: first `tools`, then `permission`.
 fn opencode_rules(settings: &Value, key: &str, scope: &Scope) -> Vec<NamedRule> {
-    let empty = Map::new();
     let mut rules = Vec::new();
-    for (name, shown) in settings.get("tools").and_then(Value::as_object).unwrap_or(&empty) {
+    for (name, shown) in members(settings, &["tools"]) {
         let effect = if *shown == Value::Bool(false) { RuleEffect::Hide } else { RuleEffect::Allow };
         rules.push((name.clone(), effect, scope.clone(), format!("{key}tools")));
     }

@@ -4,15 +4,15 @@ use std::{fmt, path::Path};
 
 use nonet_config::{self as config, ConfigFault, LoadError, LoadedConfig, Policy, ValueSources, written_key};
 
-use super::{ServersFile, server_text};
+use toml_edit::{InlineTable, Item, Table, TableLike};
+
 use crate::{
     HostFault, ImportOptions, ImportPlan, Machine,
-    import::{assembled, secrets_beside},
+    edit::without_entries,
     join::ImportMerge,
     literals,
-    server_text::TABLE,
-    servers::ServersToml,
-    text::position,
+    servers::{ServersToml, TABLE},
+    toml,
 };
 
 /// The text of one server: its table, its sub-tables and the comments directly above it.
@@ -76,15 +76,25 @@ impl From<HostFault> for TableFault {
     }
 }
 
+impl From<HostFault> for EditError {
+    fn from(fault: HostFault) -> Self {
+        Self::Faults(vec![TableFault::from(fault)])
+    }
+}
+
 /// Returns the text of a server.
 pub fn server_table(servers_toml: &Path, name: &str) -> Result<TableText, HostFault> {
-    let toml = ServersFile::read(servers_toml)?;
-    toml.known(name)?;
-    let written = toml.text.written();
-    let lines = server_text::lines_of(written, name).ok_or_else(|| by_hand(name, servers_toml))?;
-    let line = line_at(written, lines.start);
-    let text = written.get(lines).unwrap_or_default().replace("\r\n", "\n");
-    Ok(TableText { text, line, whole: written.into() })
+    let servers = ServersToml::read(servers_toml)?;
+    servers.known(name)?;
+    let whole = servers.text.plain();
+    let text = toml::written(&servers.part(name)?, whole);
+    let line = 1 + lines_above(whole, name, &text).unwrap_or_default();
+    Ok(TableText { text, line, whole: whole.into() })
+}
+
+/// Returns the number of lines above a server's text in its file.
+fn lines_above(whole: &str, name: &str, text: &str) -> Option<usize> {
+    toml::line_of(whole, TABLE, name)?.checked_sub(toml::line_of(text, TABLE, name)?)
 }
 
 /// Works out a servers.toml in which a server has another text. `whole` is the file's text as shown: if the file has
@@ -99,54 +109,39 @@ pub fn edit_table(
     sources: ValueSources,
     machine: &Machine,
 ) -> Result<TableEdit, EditError> {
-    let one = |fault: HostFault| EditError::Faults(vec![TableFault::from(fault)]);
-    let toml = ServersFile::read(servers_toml).map_err(one)?;
-    toml.known(name).map_err(one)?;
-    let written = toml.text.written();
-    if !is_shown(written) {
+    let servers = ServersToml::read(servers_toml)?;
+    servers.known(name)?;
+    if !is_shown(servers.text.plain()) {
         let remedy = "Nothing was written. Open the editor again to see the text as it is now.";
-        let fault = HostFault::new("the file has changed since its text was shown".into(), remedy.into());
+        let fault = HostFault::new("the file has changed since its text was shown", remedy);
         return Err(EditError::Stale(fault.within(servers_toml)));
     }
-    let lines = server_text::lines_of(written, name).ok_or_else(|| one(by_hand(name, servers_toml)))?;
-    let first = line_at(written, lines.start);
-    let count = text.replace("\r\n", "\n").trim_matches('\n').lines().count();
-    let here = |line: usize| line.checked_sub(first).map(|line| line + 1).filter(|line| *line <= count);
-    let after = server_text::with_lines(written, lines, text);
-    if let Err(fault) = toml_edit::Document::parse(after.as_str()) {
-        let (line, _) = position(&after, fault.span().unwrap_or_default().start);
-        let message = fault.message().lines().collect::<Vec<_>>().join(", ");
-        let message = format!("this is not TOML: {message}. Nothing was written.");
-        return Err(EditError::Faults(vec![TableFault { line: here(line), message }]));
-    }
-    let entries = toml.table().entries(&after).map_err(one)?;
-    let wanted = entries.get(name).ok_or_else(|| {
-        let message = format!("the text has no `[{TABLE}.{}]`", written_key(name));
-        let remedy = "A server keeps its name; to rename it, add another one and remove this one.";
-        one(HostFault::new(message, remedy.into()))
-    })?;
-    let after = toml.verified(after.clone(), name, Some(wanted)).map_err(|_| {
-        let message = format!("the text changes more than `[{TABLE}.{}]`", written_key(name));
-        one(HostFault::new(message, "Nothing was written; edit other parts in the file.".into()))
-    })?;
-    let secrets = secrets_beside(servers_toml).map_err(one)?;
-    let doc = ServersToml::new(&after, servers_toml).map_err(one)?;
-    let mut joining = ImportMerge::new(doc, &[], options, &secrets, machine);
-    let after = match options.file || options.keyring.is_some() {
-        true => literals::referring(&after, Some(name), servers_toml, &mut joining).map_err(one)?,
-        false => after,
+    servers.part(name)?;
+    let before = servers.text.plain().to_string();
+    let text = text.replace("\r\n", "\n");
+    only_server(&text, name, servers_toml)?;
+    let mut joining = ImportMerge::new(servers, &[], options, machine)?;
+    let text = match options.file || options.keyring.is_some() {
+        true => literals::referring(&text, servers_toml, &mut joining),
+        false => text,
     };
+    joining.doc.set_part(name, &toml::parse(&text, servers_toml)?.into_mut());
     let entry = format!("{TABLE}.{}", written_key(name));
-    let mut change = toml.change(&after, machine);
+    let after = joining.doc.edited_text()?;
+    let mut change = joining.doc.change_to(&after, machine);
     change.told = vec![format!("[{entry}] is changed in {}.", servers_toml.display())];
     // A diff masks what the text had, too.
     change.secrets.extend(joining.secrets.iter().map(|kept| kept.value.expose().to_string()));
-    let (variables, kept) = (joining.variables, joining.secrets);
-    let imported = assembled(variables, kept, Vec::new(), Vec::new(), change, options, secrets.clone());
+    let imported = joining.plan(Vec::new(), change)?;
+    let above = lines_above(&after, name, &text);
     let told = |fault: &ConfigFault| {
         let key = fault.key.strip_prefix(&entry).map_or(&*fault.key, |key| key.trim_start_matches('.'));
         let key = if key.is_empty() { String::new() } else { format!("`{key}`: ") };
-        TableFault { line: here(fault.line), message: format!("{key}{}. {}", fault.message, fault.remedy) }
+        let line = above.and_then(|above| fault.line.checked_sub(above));
+        TableFault {
+            line: line.filter(|line| (1..=text.lines().count()).contains(line)),
+            message: format!("{key}{}. {}", fault.message, fault.remedy),
+        }
     };
     let is_of_it = |fault: &&ConfigFault| {
         fault.entry.as_ref().is_none_or(|of| *of == entry || *of == format!("{TABLE}.{name}"))
@@ -165,7 +160,7 @@ pub fn edit_table(
     let mut faults: Vec<&ConfigFault> = loaded.faults.iter().filter(is_of_it).collect();
     if !faults.is_empty() {
         // What the server lacked before the edit does not stand in the way of the edit.
-        let before = config::load_text(written, servers_toml, sources);
+        let before = config::load_text(&before, servers_toml, sources);
         let before = before.as_ref().map_or_else(LoadError::faults, |loaded| loaded.faults.as_slice());
         let before: Vec<&ConfigFault> = before.iter().filter(is_of_it).collect();
         faults.retain(|fault| !fault.is_lacking_like(&before));
@@ -176,13 +171,45 @@ pub fn edit_table(
     Ok(TableEdit { imported, loaded })
 }
 
-fn line_at(text: &str, at: usize) -> usize {
-    position(text, at).0
+/// Fails for a text that is more or less than one server.
+fn only_server(text: &str, name: &str, file: &Path) -> Result<(), EditError> {
+    let root = match toml::parse(text, file) {
+        Ok(document) => toml::value(document.as_item()),
+        Err(fault) => {
+            let message = format!("{}. Nothing was written.", fault.message);
+            return Err(EditError::Faults(vec![TableFault {
+                line: fault.at.map(|(line, _)| line),
+                message,
+            }]));
+        }
+    };
+    let header = format!("`[{TABLE}.{}]`", written_key(name));
+    if root.get(TABLE).and_then(|servers| servers.get(name)).is_none() {
+        let remedy = "A server keeps its name; to rename it, add another one and remove this one.";
+        return Err(HostFault::new(format!("the text has no {header}"), remedy).into());
+    }
+    if without_entries(root, std::iter::once((TABLE, name))).as_object().is_some_and(|rest| !rest.is_empty())
+    {
+        let remedy = "Nothing was written; edit other parts in the file.";
+        return Err(HostFault::new(format!("the text changes more than {header}"), remedy).into());
+    }
+    Ok(())
 }
 
-fn by_hand(name: &str, file: &Path) -> HostFault {
-    let message = format!("the entry of `{name}` is spread over the file, or written on one line");
-    HostFault::new(message, format!("Edit `{TABLE}.{}` in the file.", written_key(name))).within(file)
+/// Works out a servers.toml in which the tables of a server are edited.
+fn edit_server(
+    servers_toml: &Path,
+    name: &str,
+    edit: impl FnOnce(&mut dyn TableLike) -> Result<(), HostFault>,
+    options: ImportOptions,
+    sources: ValueSources,
+    machine: &Machine,
+) -> Result<TableEdit, EditError> {
+    let servers = ServersToml::read(servers_toml)?;
+    servers.known(name)?;
+    let mut part = servers.part(name)?;
+    toml::entry_mut(&mut part, TABLE, name).map_or(Ok(()), edit)?;
+    edit_table(servers_toml, name, &part.to_string(), |_| true, options, sources, machine)
 }
 
 /// Works out a servers.toml in which a tool of a server has this policy in `[servers.SERVER.tools.TOOL]`; with none, other rules
@@ -195,49 +222,41 @@ pub fn set_tool_policy(
     sources: ValueSources,
     machine: &Machine,
 ) -> Result<TableEdit, EditError> {
-    let one = |fault: HostFault| EditError::Faults(vec![TableFault::from(fault)]);
-    let table = server_table(servers_toml, server).map_err(one)?;
-    let text =
-        with_policy(&table.text, server, tool, policy).ok_or_else(|| one(by_hand(server, servers_toml)))?;
-    let options = ImportOptions::default();
-    edit_table(servers_toml, server, &text, |whole| whole == table.whole, options, sources, machine)
+    let edit = |server: &mut dyn TableLike| {
+        put_policy(server, tool, policy);
+        Ok(())
+    };
+    edit_server(servers_toml, server, edit, ImportOptions::default(), sources, machine)
 }
 
-/// Returns the text of a server with a policy of one tool; none if the text is not that of a server's tables.
-fn with_policy(text: &str, server: &str, tool: &str, policy: Option<Policy>) -> Option<String> {
-    let policy = policy.map(|policy| match policy {
+/// Sets or removes the policy of a tool.
+fn put_policy(server: &mut dyn TableLike, tool: &str, policy: Option<Policy>) {
+    let word = policy.map(|policy| match policy {
         Policy::Allow => "allow",
         Policy::Approve => "approve",
         Policy::Deny => "deny",
     });
-    let mut doc: toml_edit::DocumentMut = text.parse().ok()?;
-    let server = doc.get_mut(TABLE)?.get_mut(server)?.as_table_like_mut()?;
-    let is_inline = server.get("tools").is_some_and(toml_edit::Item::is_value);
-    if let Some(policy) = policy {
-        let mut tools = toml_edit::Table::new();
-        tools.set_implicit(true);
-        let tools = server.entry("tools").or_insert(toml_edit::Item::Table(tools));
-        let new = match is_inline {
-            true => toml_edit::value(toml_edit::InlineTable::new()),
-            false => toml_edit::table(),
-        };
-        let own = tools.as_table_like_mut()?.entry(tool).or_insert(new);
-        own.as_table_like_mut()?.insert("policy", toml_edit::value(policy));
-        if let Some(inline) = tools.as_inline_table_mut() {
-            inline.fmt();
-        }
-    } else if let Some(tools) = server.get_mut("tools").and_then(toml_edit::Item::as_table_like_mut)
-        && let Some(own) = tools.get_mut(tool).and_then(toml_edit::Item::as_table_like_mut)
-    {
-        own.remove("policy");
-        if own.is_empty() {
-            tools.remove(tool);
-        }
-        if tools.is_empty() {
-            server.remove("tools");
-        }
+    let is_inline = server.get("tools").is_some_and(Item::is_value);
+    let mut tables = Table::new();
+    tables.set_implicit(true);
+    let Some(tools) = server.entry("tools").or_insert(Item::Table(tables)).as_table_like_mut() else {
+        return;
+    };
+    let new = if is_inline { toml_edit::value(InlineTable::new()) } else { toml_edit::table() };
+    let Some(own) = tools.entry(tool).or_insert(new).as_table_like_mut() else { return };
+    match word {
+        Some(word) => drop(own.insert("policy", toml_edit::value(word))),
+        None => drop(own.remove("policy")),
     }
-    Some(doc.to_string())
+    if own.is_empty() {
+        tools.remove(tool);
+    }
+    if is_inline {
+        tools.fmt();
+    }
+    if tools.is_empty() {
+        server.remove("tools");
+    }
 }
 
 /// Works out a servers.toml in which requests to a server carry this token, as `Authorization` in its `headers`. The token goes
@@ -250,29 +269,26 @@ pub fn give_token(
     sources: ValueSources,
     machine: &Machine,
 ) -> Result<TableEdit, EditError> {
-    let one = |fault: HostFault| EditError::Faults(vec![TableFault::from(fault)]);
     if token.is_empty() || token.contains(char::is_control) {
-        let fault = HostFault::new("there is no token".into(), "Enter one on a single line.".into());
-        return Err(one(fault));
+        return Err(HostFault::new("there is no token", "Enter one on a single line.").into());
     }
-    let table = server_table(servers_toml, server).map_err(one)?;
-    let text = with_token(&table.text, server, token).ok_or_else(|| one(by_hand(server, servers_toml)))?;
-    edit_table(servers_toml, server, &text, |whole| whole == table.whole, options, sources, machine)
+    let edit = |server: &mut dyn TableLike| {
+        put_token(server, token);
+        Ok(())
+    };
+    edit_server(servers_toml, server, edit, options, sources, machine)
 }
 
-/// Returns the text of a server with a token; none if the text is not that of a server's tables.
-fn with_token(text: &str, server: &str, token: &str) -> Option<String> {
-    let mut doc: toml_edit::DocumentMut = text.parse().ok()?;
-    let server = doc.get_mut(TABLE)?.get_mut(server)?.as_table_like_mut()?;
-    let new = toml_edit::value(toml_edit::InlineTable::new());
-    let headers = server.entry("headers").or_insert(new).as_table_like_mut()?;
+/// Sets the token of a server.
+fn put_token(server: &mut dyn TableLike, token: &str) {
+    let new = toml_edit::value(InlineTable::new());
+    let Some(headers) = server.entry("headers").or_insert(new).as_table_like_mut() else { return };
     let names = headers.iter().map(|(name, _)| name.to_string());
     let known = names.into_iter().find(|name| name.eq_ignore_ascii_case("authorization"));
     // A token may be typed with its scheme.
     let value = if token.contains(' ') { token.to_string() } else { format!("Bearer {token}") };
     let value = value.replace("${", "$${");
     headers.insert(known.as_deref().unwrap_or("Authorization"), toml_edit::value(value));
-    Some(doc.to_string())
 }
 
 /// Works out a servers.toml in which a server gets a variable under its own name: `env.NAME = "${NAME}"`. The change
@@ -284,39 +300,43 @@ pub fn pass_variable(
     sources: ValueSources,
     machine: &Machine,
 ) -> Result<TableEdit, EditError> {
-    let one = |fault: HostFault| EditError::Faults(vec![TableFault::from(fault)]);
-    let table = server_table(servers_toml, server).map_err(one)?;
-    let edited = with_variable(&table.text, server, variable).ok_or_else(|| by_hand(server, servers_toml));
-    let text = edited.and_then(|edited| edited).map_err(one)?;
-    let options = ImportOptions::default();
-    edit_table(servers_toml, server, &text, |whole| whole == table.whole, options, sources, machine)
+    let edit = |table: &mut dyn TableLike| put_variable(table, server, variable);
+    edit_server(servers_toml, server, edit, ImportOptions::default(), sources, machine)
 }
 
-/// Returns the text of a server with a variable; none if the text is not that of a server's tables.
-fn with_variable(text: &str, server: &str, variable: &str) -> Option<Result<String, HostFault>> {
-    let mut doc: toml_edit::DocumentMut = text.parse().ok()?;
-    let table = doc.get_mut(TABLE)?.get_mut(server)?.as_table_like_mut()?;
-    let new = toml_edit::value(toml_edit::InlineTable::new());
-    let env = table.entry("env").or_insert(new).as_table_like_mut()?;
+/// Gives a server a variable.
+fn put_variable(table: &mut dyn TableLike, server: &str, variable: &str) -> Result<(), HostFault> {
+    let new = toml_edit::value(InlineTable::new());
+    let Some(env) = table.entry("env").or_insert(new).as_table_like_mut() else { return Ok(()) };
     let reference = format!("${{{variable}}}");
     match env.get(variable) {
         None => drop(env.insert(variable, toml_edit::value(reference))),
         Some(now) if now.as_str() == Some(&reference) => {}
         Some(_) => {
             let remedy = format!("Correct it in [{TABLE}.{}].", written_key(server));
-            return Some(Err(HostFault::new(format!("`env.{variable}` is set already"), remedy)));
+            return Err(HostFault::new(format!("`env.{variable}` is set already"), remedy));
         }
     }
-    Some(Ok(doc.to_string()))
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn edited(
+        text: &str,
+        server: &str,
+        edit: impl FnOnce(&mut dyn TableLike) -> Result<(), HostFault>,
+    ) -> Result<String, HostFault> {
+        let mut document: toml_edit::DocumentMut = text.parse().expect("it is TOML");
+        edit(toml::entry_mut(&mut document, TABLE, server).expect("its tables"))?;
+        Ok(document.to_string())
+    }
+
     #[test]
     fn a_server_gets_a_variable_once() {
-        let with = |text: &str| with_variable(text, "brave", "KEY").expect("its tables");
+        let with = |text: &str| edited(text, "brave", |table| put_variable(table, "brave", "KEY"));
         let check = |text: &str, expected: &str| assert_eq!(with(text).expect("it is edited"), expected);
         let plain = "# Mine.\n[servers.brave]\ncommand = 'x' # why\n";
         let given = format!("{plain}env = {{ KEY = \"${{KEY}}\" }}\n");
@@ -333,7 +353,11 @@ mod tests {
     #[test]
     fn a_server_gets_a_token() {
         let check = |text: &str, token: &str, expected: &str| {
-            assert_eq!(with_token(text, "api", token).as_deref(), Some(expected));
+            let put = |table: &mut dyn TableLike| {
+                put_token(table, token);
+                Ok(())
+            };
+            assert_eq!(edited(text, "api", put).expect("it is edited"), expected);
         };
         let plain = "# Ours.\n[servers.api]\nurl = \"https://a.example\" # here\n";
         let given = format!("{plain}headers = {{ Authorization = \"Bearer t0\" }}\n");
@@ -344,7 +368,11 @@ mod tests {
     }
 
     fn check(text: &str, policy: Option<Policy>, expected: &str) {
-        assert_eq!(with_policy(text, "files", "write_file", policy).as_deref(), Some(expected));
+        let put = |table: &mut dyn TableLike| {
+            put_policy(table, "write_file", policy);
+            Ok(())
+        };
+        assert_eq!(edited(text, "files", put).expect("it is edited"), expected);
     }
 
     #[test]

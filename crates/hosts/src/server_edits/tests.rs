@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf, time::SystemTime};
 
+use nonet_config::ValueSources;
 use serde_json::json;
 use tempfile::TempDir;
 

@@ -4,7 +4,10 @@ use nonet_config::Policy;
 use toml_edit::{Array, Item, Table, TableLike, Value};
 
 use super::{
-    super::{edit::add_toml, rules::ToolNames, rules::narrowed},
+    super::{
+        rules::{ToolNames, narrowed},
+        toml,
+    },
     MAX_LINE, ServersToml, array, own_text, pattern,
 };
 
@@ -12,14 +15,9 @@ const POLICIES: &str = "policies";
 const GATEWAY: &str = "gateway";
 /// The comment above the first policy that an import adds.
 const FROM_CLIENTS: &str =
-    "\n# Rules of the clients that had these servers before; add or remove tools as you like.\n";
+    "# Rules of the clients that had these servers before; add or remove tools as you like.\n";
 
-impl ServersToml {
-    /// Whether anything but servers was edited.
-    pub(crate) fn is_edited(&self) -> bool {
-        !self.edited.is_empty()
-    }
-
+impl ServersToml<'_> {
     /// Whether a policy for this risk alone refuses tools. A policy for names would precede it.
     pub(crate) fn denies_by_risk(&self) -> bool {
         self.policies().any(|policy| !names_tools(policy) && policy_of(policy) == Some(Policy::Deny))
@@ -55,7 +53,7 @@ impl ServersToml {
         let policy: Table =
             policy.map(|(key, text)| (key, Item::Value(Value::from(text)))).into_iter().collect();
         let name = self.free_policy("careful");
-        add_toml(&mut self.document, POLICIES, &name, policy);
+        toml::add(&mut self.document, POLICIES, &name, policy, "");
         self.edited.insert((POLICIES, name));
     }
 
@@ -116,16 +114,12 @@ impl ServersToml {
                 self.edited.insert((POLICIES, name));
             }
             None => {
-                let is_first = !self.policies().any(|_| true);
+                let comment = if self.policies().next().is_some() { "" } else { FROM_CLIENTS };
                 let tools = array("tools", std::iter::once(full.clone()));
                 let policy: Table =
                     [("tools", tools), ("policy", Item::Value(Value::from(word)))].into_iter().collect();
                 let name = self.free_policy(wanted);
-                add_toml(&mut self.document, POLICIES, &name, policy);
-                let added = self.document.get_mut(POLICIES).and_then(|policies| policies.get_mut(&name));
-                if let Some(added) = added.and_then(Item::as_table_mut).filter(|_| is_first) {
-                    added.decor_mut().set_prefix(FROM_CLIENTS);
-                }
+                toml::add(&mut self.document, POLICIES, &name, policy, comment);
                 self.edited.insert((POLICIES, name));
             }
         }

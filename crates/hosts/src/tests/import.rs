@@ -112,7 +112,7 @@ fn check_join(servers_toml: &str, servers: serde_json::Value, replace: bool, exp
     assert_eq!(done(&imported), expected);
     imported.change.apply().unwrap();
     let after = fs::read_to_string(world.servers_toml()).unwrap();
-    read::toml(&after, &world.servers_toml()).unwrap();
+    crate::toml::parse(&after, &world.servers_toml()).unwrap();
     after
 }
 
@@ -263,7 +263,7 @@ fn imports_of_pieces_give_a_servers_toml_that_can_be_read() {
                 Ok(imported) => {
                     let after = imported.change.after.unwrap_or_default();
                     let after = String::from_utf8(after).unwrap();
-                    read::toml(&after, &world.servers_toml()).expect("what is written can be read");
+                    crate::toml::parse(&after, &world.servers_toml()).expect("what is written can be read");
                 }
                 Err(fault) => assert!(fault.at.is_some(), "{fault}"),
             }

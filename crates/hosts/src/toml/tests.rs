@@ -3,24 +3,41 @@
 use proptest::{prelude::*, sample::subsequence};
 
 use super::*;
+use crate::text::Text;
 
 const BLOCK: &str = "[servers.new]\ncommand = \"n\"\n";
-const MEMBER: &str = "{ command = \"n\" }";
 
-fn add(text: &str) -> String {
-    with(text, "new", BLOCK, MEMBER).unwrap()
+/// Edits a text as a file of servers.toml is edited.
+fn edited(text: &str, edit: impl FnOnce(&mut DocumentMut)) -> String {
+    let text = Text::new(Some(text.as_bytes()), Path::new("f")).unwrap();
+    let mut document = parse(text.plain(), Path::new("f")).unwrap().into_mut();
+    edit(&mut document);
+    String::from_utf8(text.with(&written(&document, text.plain()))).unwrap()
 }
 
-fn value(text: &str) -> serde_json::Value {
-    super::super::read::value(text, super::super::FileFormat::Toml, std::path::Path::new("f")).unwrap()
+fn with(text: &str) -> String {
+    let entry = Table::from_iter([("command", toml_edit::value("n"))]);
+    edited(text, |document| add(document, "servers", "new", entry, ""))
+}
+
+fn without(text: &str, name: &str) -> String {
+    edited(text, |document| remove(document, "servers", name))
+}
+
+fn switched(text: &str, name: &str, enabled: bool) -> String {
+    edited(text, |document| set_first(&mut document["servers"][name], "enabled", enabled.into()))
+}
+
+fn content(text: &str) -> Value {
+    value(parse(text, Path::new("f")).unwrap().as_item())
 }
 
 #[test]
 fn a_server_is_cut_out_with_what_belongs_to_it() {
     let check = |text: &str, expected: &str| {
-        assert_eq!(without(text, "x").unwrap(), expected, "{text}");
+        assert_eq!(without(text, "x"), expected, "{text}");
         let crlf = |text: &str| text.replace('\n', "\r\n");
-        assert_eq!(without(&crlf(text), "x").unwrap(), crlf(expected), "with CRLF: {text}");
+        assert_eq!(without(&crlf(text), "x"), crlf(expected), "with CRLF: {text}");
     };
     check("[servers.x]\ncommand = 'c'\n", "");
     check("[servers.x]\ncommand = 'c'", "");
@@ -74,24 +91,25 @@ fn a_server_is_cut_out_with_what_belongs_to_it() {
     );
     check(
         "servers.a.a = 1\nservers.x.x = 1\nlast = 1\nservers.b.b = 1\n",
-        "servers.a.a = 1\nlast = 1\nservers.b.b = 1\n",
+        // The dotted keys of a table are written together.
+        "servers.a.a = 1\nservers.b.b = 1\nlast = 1\n",
     );
     check("servers.x = { a = 1 }\n[gateway]\n", "[gateway]\n");
     check("servers = { a = {}, x = { b = [1, 2] }, c = {} }\n", "servers = { a = {}, c = {} }\n");
     check("servers = { x = { b = 1 }, c = {} } # one\n", "servers = { c = {} } # one\n");
     check("servers = { c = {}, x = { b = 1 } }\n", "servers = { c = {} }\n");
-    check("servers = { x = { b = 1 } }\n", "servers = {  }\n");
-    check("servers = { x.a = 1, c.a = 2, x.b.d = 3 }\n", "servers = { c.a = 2 }\n");
+    check("servers = { x = { b = 1 } }\n", "servers = {}\n");
+    check("servers = { x.a = 1, c.a = 2, x.b.d = 3 }\n", "servers = { c.a = 2}\n");
 }
 
 #[test]
 fn a_server_is_switched_by_one_word_or_one_line() {
     let check = |text: &str, off: &str, on: &str| {
         let crlf = |text: &str| text.replace('\n', "\r\n");
-        assert_eq!(switched(text, "x", false).unwrap(), off, "{text}");
-        assert_eq!(switched(off, "x", true).unwrap(), on, "{off}");
+        assert_eq!(switched(text, "x", false), off, "{text}");
+        assert_eq!(switched(off, "x", true), on, "{off}");
         if text.contains('\n') {
-            assert_eq!(switched(&crlf(text), "x", false).unwrap(), crlf(off), "with CRLF: {text}");
+            assert_eq!(switched(&crlf(text), "x", false), crlf(off), "with CRLF: {text}");
         }
     };
     check(
@@ -111,20 +129,20 @@ fn a_server_is_switched_by_one_word_or_one_line() {
     );
     check("[servers.x]", "[servers.x]\nenabled = false\n", "[servers.x]\nenabled = true\n");
     check(
-        "servers = { a = {}, x = { command = 'c' } }",
-        "servers = { a = {}, x = { enabled = false, command = 'c' } }",
-        "servers = { a = {}, x = { enabled = true, command = 'c' } }",
+        "servers = { a = {}, x = { command = 'c' } }\n",
+        "servers = { a = {}, x = { enabled = false, command = 'c' } }\n",
+        "servers = { a = {}, x = { enabled = true, command = 'c' } }\n",
     );
     check(
         "[servers]\nx = {command = 'c'} # d\n",
-        "[servers]\nx = { enabled = false, command = 'c'} # d\n",
-        "[servers]\nx = { enabled = true, command = 'c'} # d\n",
+        "[servers]\nx = { enabled = false, command = 'c' } # d\n",
+        "[servers]\nx = { enabled = true, command = 'c' } # d\n",
     );
     check("servers.x = {}\n", "servers.x = { enabled = false }\n", "servers.x = { enabled = true }\n");
     check(
         "[servers]\na.a = 1\n  # c\n  x.env.A = 'b'\n  x.command = 'c'\n",
-        "[servers]\na.a = 1\n  # c\n  x.enabled = false\n  x.env.A = 'b'\n  x.command = 'c'\n",
-        "[servers]\na.a = 1\n  # c\n  x.enabled = true\n  x.env.A = 'b'\n  x.command = 'c'\n",
+        "[servers]\na.a = 1\n  x.enabled = false\n  # c\n  x.env.A = 'b'\n  x.command = 'c'\n",
+        "[servers]\na.a = 1\n  x.enabled = true\n  # c\n  x.env.A = 'b'\n  x.command = 'c'\n",
     );
     check(
         "servers.\"x\".command = 'c'\n",
@@ -141,8 +159,8 @@ fn a_server_is_switched_by_one_word_or_one_line() {
 #[test]
 fn a_server_is_put_behind_the_last_one() {
     let check = |text: &str, expected: &str| {
-        assert_eq!(add(text), expected, "{text}");
-        assert_eq!(value(expected)["servers"]["new"]["command"], "n");
+        assert_eq!(with(text), expected, "{text}");
+        assert_eq!(content(expected)["servers"]["new"]["command"], "n");
     };
     check("", BLOCK);
     check("# Only this.\n", &format!("# Only this.\n\n{BLOCK}"));
@@ -159,13 +177,13 @@ fn a_server_is_put_behind_the_last_one() {
     check("[servers]\na.a = 1\n[gateway]\n", &format!("[servers]\na.a = 1\n\n{BLOCK}\n[gateway]\n"));
     check("servers.a = { a = 1 }\n", &format!("servers.a = {{ a = 1 }}\n\n{BLOCK}"));
     check(
-        "servers.a.a = 1\nb = 2\nservers.c.a = 1\n",
-        &format!("servers.a.a = 1\nb = 2\nservers.c.a = 1\n\n{BLOCK}"),
+        "servers.a.a = 1\nservers.c.a = 1\nb = 2\n",
+        &format!("servers.a.a = 1\nservers.c.a = 1\nb = 2\n\n{BLOCK}"),
     );
     check("servers = {}\n", "servers = { new = { command = \"n\" } }\n");
     check("servers = { a = {} } # c\n", "servers = { a = {}, new = { command = \"n\" } } # c\n");
-    check("servers = {a = {}}\n", "servers = {a = {}, new = { command = \"n\" } }\n");
-    let crlf = add("[servers.a]\r\na = 1\r\n");
+    check("servers = {a = {}}\n", "servers = { a = {}, new = { command = \"n\" } }\n");
+    let crlf = with("[servers.a]\r\na = 1\r\n");
     assert_eq!(crlf, format!("[servers.a]\r\na = 1\r\n\r\n{}", BLOCK.replace('\n', "\r\n")));
 }
 
@@ -181,7 +199,7 @@ const PIECES: [&str; 12] = [
     "[servers.f]\nenv = { A = 'b', \"C\" = \"d\" }\n# right below\n\n",
     "[servers.\"g h\"]\n\t\n\turl = \"https://é.example\" \n",
     "[gateway]\n[embedder]\n",
-    "[servers.i]\ni.j.k = 1\nl = 2\ni.m = 3\n\n",
+    "[servers.i]\ni.j.k = 1\ni.m = 3\nl = 2\n\n",
     "# at the end\n",
 ];
 
@@ -193,17 +211,17 @@ proptest! {
     ) {
         let ends = |text: String| if crlf { text.replace('\n', "\r\n") } else { text };
         let text = ends(pieces.concat());
-        let added = with(&text, "new", BLOCK, MEMBER).expect("it can be added");
+        let added = with(&text);
         // Every old line is still there, in the same order.
         let mut lines = added.split_inclusive('\n');
         prop_assert!(text.split_inclusive('\n').all(|line| lines.any(|kept| kept == line)), "{added}");
-        let mut expected = value(&text);
+        let mut expected = content(&text);
         expected["servers"]["new"] = serde_json::json!({ "command": "n" });
-        prop_assert_eq!(value(&added), expected.clone());
-        let off = switched(&added, "new", false).expect("it can be switched off");
+        prop_assert_eq!(content(&added), expected.clone());
+        let off = switched(&added, "new", false);
         expected["servers"]["new"] = serde_json::json!({ "enabled": false, "command": "n" });
-        prop_assert_eq!(value(&off), expected);
-        let removed = without(&off, "new").expect("it can be removed");
+        prop_assert_eq!(content(&off), expected);
+        let removed = without(&off, "new");
         // A blank line that separated the new server may be left.
         let lines = |text: &str| -> Vec<String> {
             text.split_inclusive('\n').filter(|line| !is_blank(line)).map(String::from).collect()
