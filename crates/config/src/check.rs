@@ -15,6 +15,7 @@ use super::{
     apps::default_id,
     explain::{UNKNOWN_KEY, choose, quoted},
     read::{ConfigSource, FaultSide, join},
+    rules::{self, RuleFault, TableRules},
     schema::path_params,
     servers::Placement,
 };
@@ -22,11 +23,6 @@ use crate::workflow::{self, INDEX, INPUT, ITEM, PlanFlaw, PlanNode, StepReferenc
 
 /// How deep apps may be nested.
 pub const APPS_DEEP: usize = 5;
-/// The keys that only a program (a server with `command`) may have.
-const OF_PROGRAMS: [&str; 5] = ["args", "env", "inherit_env", "cwd", "sandbox"];
-/// The keys that only a REST service (a server with `openapi`) may have.
-pub const OF_REST: [&str; 5] =
-    ["base_url", "operations", "headers_out", "max_response_bytes", "private_addresses"];
 /// The keys of a step that may contain templates.
 const WITH_TEMPLATES: [&str; 3] = ["params", "input", "ask"];
 
@@ -41,16 +37,15 @@ pub(super) fn check(written: &ConfigSource, earlier: &[ConfigFault]) -> Vec<Conf
     checker.notify();
     checker.approvals();
     for (pointer, policy) in checker.entries("policies") {
-        if !policy.contains_key("tools") && !policy.contains_key("risk") {
-            let remedy = "Set `tools = [\"server.*\"]`, `risk = \"high\"`, or both.";
-            checker.missing(&pointer, "a policy needs `tools` or `risk` to select tools", remedy);
-        }
+        checker.rules(&pointer, policy, &rules::POLICY);
     }
     for (pointer, app) in checker.entries("apps") {
         checker.app(&pointer, app);
     }
     checker.apps_in_apps();
-    checker.cluster();
+    if let Some(cluster) = written.value.get("cluster").and_then(Value::as_object) {
+        checker.rules("/cluster", cluster, &rules::CLUSTER);
+    }
     checker.faults
 }
 
@@ -64,38 +59,8 @@ impl<'a> Checker<'a> {
     /// Checks that a server is a program, an address or a REST service, and has only the matching keys.
     fn server(&mut self, pointer: &str, server: &Map<String, Value>) {
         self.renames(pointer, server);
-        let has = |key: &str| server.contains_key(key);
-        let kinds: Vec<&str> =
-            ["command", "url", "openapi", "endpoints"].into_iter().filter(|key| has(key)).collect();
-        let kind = match kinds[..] {
-            [] => {
-                return self.missing(
-                    pointer,
-                    "a server needs `command`, `url` or `openapi`",
-                    "Set `command = \"npx\"` and `args` for a local program, `url` for a remote server, or `openapi` for a \
-                     REST service.",
-                );
-            }
-            [kind] => kind,
-            ["openapi", "endpoints"] => "openapi",
-            [first, second, ..] => {
-                let message = format!("a server cannot have both `{first}` and `{second}`");
-                let remedy = match second {
-                    "url" => "Keep `command` for a local program, or `url` for a remote server.",
-                    _ => "Keep the one that reaches the server, or make two servers.",
-                };
-                return self.fault(&join(pointer, second), FaultSide::Key, &message, remedy);
-            }
-        };
-        if kind != "command" {
-            self.only_with(pointer, server, &OF_PROGRAMS, "command", kind);
-        }
-        if !matches!(kind, "openapi" | "endpoints") {
-            self.only_with(pointer, server, &OF_REST, "openapi", kind);
-        }
-        if kind == "command" {
-            self.only_with(pointer, server, &["headers", "oauth"], "url", kind);
-        }
+        self.rules(pointer, server, &rules::SERVER);
+        let Some(kind) = rules::SERVER.kinds(server).pop() else { return };
         let transport = server.get("transport").and_then(Value::as_str);
         let needed = match transport {
             Some("stdio") => Some("command"),
@@ -115,32 +80,13 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Refuses a Sentinels password without Sentinels.
-    fn cluster(&mut self) {
-        let has = |key: &str| self.written.value.pointer(&join("/cluster", key)).is_some();
-        if has("sentinel_password") && !has("sentinel") {
-            let remedy = "Set `sentinel` to the name by which the Sentinels know the node, or remove `sentinel_password`.";
-            self.fault(
-                "/cluster/sentinel_password",
-                FaultSide::Key,
-                "`sentinel_password` needs `sentinel`",
-                remedy,
-            );
-        }
-    }
-
     /// Checks that only a program in a cluster has a placement, and only one that its clients share.
     fn placement(&mut self, pointer: &str, server: &Map<String, Value>, kind: &str) {
         let Some(placement) = server.get("placement").and_then(Value::as_str) else { return };
         let pointer = join(pointer, "placement");
-        if kind != "command" {
-            let message = format!("`placement` belongs to `command`, not to `{kind}`");
-            let remedy = "Remove it: each replica of a cluster reaches a remote server by itself.";
-            self.fault(&pointer, FaultSide::Key, &message, remedy);
-        } else if !matches!(
-            Placement::try_from(placement.to_owned()),
-            Ok(Placement::One | Placement::Label(_))
-        ) {
+        if kind != "command"
+            || !matches!(Placement::try_from(placement.to_owned()), Ok(Placement::One | Placement::Label(_)))
+        {
             // The value is the default, or already has a fault.
         } else if self.written.value.get("cluster").is_none() {
             let remedy = "Add `[cluster]` with `redis`, or remove `placement`: without a cluster, the program runs once in any case.";
@@ -170,17 +116,10 @@ impl<'a> Checker<'a> {
             );
         }
         self.oauth(pointer, server);
-        if !has("openapi") {
-            self.only_with(pointer, server, &["operations"], "openapi", "endpoints");
-            if !has("base_url") {
-                let remedy = "Set `base_url = \"https://api.example.com\"`, which the paths are appended to.";
-                self.fault(
-                    &join(pointer, "endpoints"),
-                    FaultSide::Key,
-                    "`endpoints` need `base_url`",
-                    remedy,
-                );
-            }
+        if !has("openapi") && !has("base_url") {
+            let remedy = "Set `base_url = \"https://api.example.com\"`, which the paths are appended to.";
+            let message = "`endpoints` need `base_url`";
+            self.fault(&join(pointer, "endpoints"), FaultSide::Key, message, remedy);
         }
         let pointer = join(pointer, "endpoints");
         let endpoints = server.get("endpoints").and_then(Value::as_object);
@@ -282,7 +221,10 @@ impl<'a> Checker<'a> {
                 let remedy = "Set both, or remove `grant` to sign in with `nonet login`.";
                 self.fault(&join(&pointer, "grant"), FaultSide::Value, message, remedy);
             }
-            self.only_with(&pointer, oauth, &["redirect_uri"], "authorization_code", "client_credentials");
+            if has("redirect_uri") {
+                let message = "`redirect_uri` belongs to `authorization_code`, not to `client_credentials`";
+                self.fault(&join(&pointer, "redirect_uri"), FaultSide::Key, message, "Remove it.");
+            }
         } else if has("client_secret") && !has("client_id") {
             let message = "`client_secret` needs a `client_id`";
             self.fault(&join(&pointer, "client_secret"), FaultSide::Key, message, "Set both or neither.");
@@ -354,66 +296,24 @@ impl<'a> Checker<'a> {
 
     /// Checks that notices have one outlet: an address or a program.
     fn notify(&mut self) {
-        let Some(notify) = self.written.value.pointer("/gateway/notify").and_then(Value::as_object) else {
-            return;
-        };
         let pointer = "/gateway/notify";
-        match (notify.contains_key("webhook"), notify.contains_key("command")) {
-            (true, true) => {
-                let message = "notices go to `webhook` or to `command`, not to both";
-                self.fault(&join(pointer, "command"), FaultSide::Key, message, "Keep one of them.");
-            }
-            (false, false) => {
-                let remedy = "Set `webhook = \"https://…\"` or `command = [\"program\", \"argument\"]`.";
-                self.fault(pointer, FaultSide::Key, "needs `webhook` or `command`", remedy);
-            }
-            (false, true) => self.only_with(pointer, notify, &["headers"], "webhook", "command"),
-            (true, false) => {}
+        let Some(notify) = self.written.value.pointer(pointer).and_then(Value::as_object) else { return };
+        if rules::NOTIFY.kinds(notify).len() > 1 {
+            let message = "notices go to `webhook` or to `command`, not to both";
+            self.fault(&join(pointer, "command"), FaultSide::Key, message, "Keep one of them.");
         }
+        self.rules(pointer, notify, &rules::NOTIFY);
     }
 
     /// Checks that an app is a tool, a model or steps, and that the steps can be ordered.
     fn app(&mut self, pointer: &str, app: &Map<String, Value>) {
-        let steps = app.get("steps").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let has = |key: &str| app.contains_key(key);
-        match (has("tool"), has("steps")) {
-            _ if has("model") => self.model(pointer, app),
-            (true, true) => {
-                let message = "an app cannot have both `tool` and `steps`";
-                self.fault(&join(pointer, "tool"), FaultSide::Key, message, "Make the tool one of the steps.");
-            }
-            (false, false) => self.missing(
-                pointer,
-                "an app needs `tool`, `steps` or `model`",
-                "Set `tool = \"server.tool\"` for a single tool, `model` for a model with tools, or add a `[[…steps]]` for each step of a workflow.",
-            ),
-            (true, false) => self.only_with(pointer, app, &["output"], "steps", "tool"),
-            (false, true) if app.get("steps") == Some(&Value::Array(Vec::new())) => {
-                self.fault(&join(pointer, "steps"), FaultSide::Value, "must have at least one step", "Add a step, or remove the app.");
-            }
-            (false, true) => {}
+        self.rules(pointer, app, &rules::APP);
+        let steps = app.get("steps").and_then(Value::as_array);
+        if steps.is_some_and(Vec::is_empty) && rules::APP.kinds(app) == ["steps"] {
+            let remedy = "Add a step, or remove the app.";
+            self.fault(&join(pointer, "steps"), FaultSide::Value, "must have at least one step", remedy);
         }
-        if !has("model") {
-            let kind = if has("tool") { "tool" } else { "steps" };
-            self.only_with(
-                pointer,
-                app,
-                &["system", "allowed_tools", "max_turns", "max_tokens"],
-                "model",
-                kind,
-            );
-        }
-        self.steps(pointer, steps, app.get("output"));
-    }
-
-    /// Checks that a model replaces the tool or the steps.
-    fn model(&mut self, pointer: &str, app: &Map<String, Value>) {
-        for key in ["tool", "steps"].into_iter().filter(|key| app.contains_key(*key)) {
-            let message = format!("an app cannot have both `{key}` and `model`");
-            let remedy = "Name the tools that the model may call in `allowed_tools`, or make two apps.";
-            self.fault(&join(pointer, key), FaultSide::Key, &message, remedy);
-        }
-        self.only_with(pointer, app, &["output"], "steps", "model");
+        self.steps(pointer, steps.map_or(&[][..], Vec::as_slice), app.get("output"));
     }
 
     /// Checks that the steps form a plan, as [`workflow`] defines it, and that the output refers only to them.
@@ -469,36 +369,9 @@ impl<'a> Checker<'a> {
 
     /// Checks that a step does one thing, and has only the matching keys.
     fn step(&mut self, pointer: &str, step: &Map<String, Value>) {
-        let kinds: Vec<&str> =
-            ["tool", "app", "ask", "filter"].into_iter().filter(|key| step.contains_key(*key)).collect();
-        match kinds[..] {
-            [] => {
-                let remedy = "Set `tool = \"server.tool\"`, `app = \"ID\"`, `ask = { question = \"...\" }`, or `filter = \"...\"`.";
-                self.missing(pointer, "a step needs `tool`, `app`, `ask` or `filter`", remedy);
-            }
-            [first, second, ..] => {
-                let message = format!("a step cannot have both `{first}` and `{second}`");
-                self.fault(&join(pointer, second), FaultSide::Key, &message, "Make each a separate step.");
-            }
-            [kind] => {
-                let others: &[(&str, &[&str])] = match kind {
-                    "tool" => &[("app", &["input"])],
-                    "app" => &[("tool", &["params", "retry"])],
-                    _ => &[("tool", &["params", "retry", "for_each"]), ("app", &["input"])],
-                };
-                for (with, keys) in others {
-                    self.only_with(pointer, step, keys, with, kind);
-                }
-            }
-        }
+        self.rules(pointer, step, &rules::STEP);
         if let Some(Value::Object(ask)) = step.get("ask") {
             self.ask(&join(pointer, "ask"), ask);
-        }
-        if !step.contains_key("for_each") {
-            for key in ["max_concurrency", "on_error"].iter().filter(|key| step.contains_key(**key)) {
-                let message = format!("`{key}` needs `for_each`");
-                self.fault(&join(pointer, key), FaultSide::Key, &message, "Set both or neither.");
-            }
         }
         let instead = match step.get("tool").and_then(Value::as_str) {
             Some("call_app") => "app = \"ID\"",
@@ -520,16 +393,7 @@ impl<'a> Checker<'a> {
         if ask.get("question").is_none_or(is_blank) {
             self.missing(pointer, "a question needs its text", "Set `question = \"...\"`.");
         }
-        let kinds: Vec<&str> =
-            ["choices", "form", "content"].into_iter().filter(|key| ask.contains_key(*key)).collect();
-        if let [first, second, ..] = kinds[..] {
-            let message = format!("a question cannot have both `{first}` and `{second}`");
-            self.fault(&join(pointer, second), FaultSide::Key, &message, "Make each a separate step.");
-        }
-        if ask.contains_key("allow_multiple") && !ask.contains_key("choices") {
-            let message = "`allow_multiple` needs `choices`";
-            self.fault(&join(pointer, "allow_multiple"), FaultSide::Key, message, "Set both or neither.");
-        }
+        self.rules(pointer, ask, &rules::ASK);
     }
 
     /// Checks that nested apps form no cycle, are not nested too deep, and that only the outermost one asks the user.
@@ -655,10 +519,15 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn only_with(&mut self, pointer: &str, entry: &Map<String, Value>, keys: &[&str], with: &str, has: &str) {
-        for key in keys.iter().filter(|key| entry.contains_key(**key)) {
-            let message = format!("`{key}` belongs to `{with}`, not to `{has}`");
-            self.fault(&join(pointer, key), FaultSide::Key, &message, "Remove it.");
+    /// Reports what the rules of a kind of table say about one.
+    fn rules(&mut self, pointer: &str, table: &Map<String, Value>, rules: &TableRules) {
+        for fault in rules.faults(table) {
+            match fault {
+                RuleFault::Missing(message, remedy) => self.missing(pointer, message, remedy),
+                RuleFault::Key(key, message, remedy) => {
+                    self.fault(&join(pointer, key), FaultSide::Key, &message, remedy);
+                }
+            }
         }
     }
 

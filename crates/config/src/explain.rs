@@ -198,7 +198,7 @@ fn example(node: &Value) -> Value {
 }
 
 /// Formats a value as TOML on one line.
-fn toml(value: &Value) -> String {
+pub(super) fn toml(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", ")),
         Value::Object(members) if members.is_empty() => "{}".into(),

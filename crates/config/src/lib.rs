@@ -27,6 +27,7 @@ mod rate;
 mod read;
 mod reference;
 mod rest;
+mod rules;
 mod sandbox;
 pub mod secrets_file;
 pub mod select;
@@ -53,7 +54,7 @@ pub use apps::{
     App, AppKind, AppModel, Ask, ForEach, ITEMS_AT_A_TIME, ModelApp, ModelEndpoint, RetryRule, Step, StepKind,
 };
 pub use audit::{AuditSettings, AuditSync, OnAuditFailure};
-pub use check::{APPS_DEEP, OF_REST};
+pub use check::APPS_DEEP;
 pub use clients::{ClientLimits, ClientSettings};
 pub use cluster::{ClusterSettings, RedisAddresses, RedisUrl, ReplicaAddress};
 pub use endpoints::Endpoint;
@@ -73,6 +74,7 @@ pub use quotas::{ProfileQuotas, Quotas};
 pub use rate::Rate;
 pub use reference::reference;
 pub use rest::{OpenApi, RestSettings};
+pub use rules::OF_REST;
 pub use sandbox::{HostPort, Network, SandboxSettings};
 pub use schema::schema;
 pub use servers::{

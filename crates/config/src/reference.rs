@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::{schema, written_key};
+use super::{explain::toml, schema, written_key};
 
 /// What the tables of a map are called in headings, by the map's key.
 const NAMES: [(&str, &str); 3] = [("tools", "TOOL"), ("endpoints", "TOOL"), ("steps", "STEP")];
@@ -152,20 +152,6 @@ fn thousands(number: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-/// Writes a JSON value as TOML.
-fn toml(value: &Value) -> String {
-    match value {
-        Value::Array(items) => format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", ")),
-        Value::Object(members) if members.is_empty() => "{}".into(),
-        Value::Object(members) => {
-            let members =
-                members.iter().map(|(key, value)| format!("{} = {}", written_key(key), toml(value)));
-            format!("{{ {} }}", members.collect::<Vec<_>>().join(", "))
-        }
-        other => other.to_string(),
-    }
 }
 
 fn code(text: &str) -> String {

@@ -2,38 +2,73 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use super::{Endpoint, Globs, OAuth, Secret, paths::Paths};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde_json::json;
 
-/// The longest answer, in bytes, unless configured otherwise.
-pub(super) const MAX_RESPONSE_BYTES: usize = 10_000_000;
+use super::{Endpoint, Globs, OAuth, Secret, paths::Paths, schema::with_keys};
 
 /// A REST service: its document, its endpoints written by hand, or both.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 pub struct RestSettings {
-    /// The document whose operations become tools.
+    /// The OpenAPI document (3.0 or 3.1) of a REST service, whose operations become tools: a file (absolute, with `~/`, or
+    /// relative to this file) or an address.
+    #[schemars(with = "Option<String>", extend("format" = "openapi"))]
+    #[schemars(example = &"https://api.example.com/openapi.json")]
     pub openapi: Option<OpenApi>,
-    /// Requests written by hand, by tool name.
+    /// Requests of a REST service, written by hand, by the names of their tools.
+    #[serde(default)]
+    #[schemars(schema_with = "endpoints_schema")]
     pub endpoints: BTreeMap<String, Endpoint>,
-    /// The base address that replaces the document's; checked.
+    /// The address of a REST service, which paths are appended to. Its query, if it has one, is part of each request. Default:
+    /// the address in the document.
+    #[schemars(extend("format" = "base-url"), example = &"https://api.example.com/v1")]
     pub base_url: Option<String>,
-    /// If given, only operations with these names become tools.
+    /// Only operations with these names become tools.
+    #[schemars(example = json!(["get_*", "list_*"]))]
     pub operations: Option<Globs>,
-    /// Headers of each request; names and values are well-formed.
-    pub headers: BTreeMap<String, Secret>,
-    /// Response headers shown with the answers; well-formed.
+    /// Headers of a REST service's responses that are shown with its answers.
+    #[serde(default)]
+    #[schemars(schema_with = "headers_out_schema")]
     pub headers_out: Vec<String>,
-    /// The longest answer, in bytes.
+    /// The longest answer of a REST service, in bytes.
+    #[serde(default = "max_response_bytes")]
+    #[schemars(range(min = 1_000, max = 256_000_000))]
     pub max_response_bytes: usize,
-    /// Whether every host may be at a private address.
+    /// `true`: allows a private address, such as 10.0.0.9, behind a public host name of a REST service.
+    #[serde(default)]
     pub private_addresses: bool,
+    /// Headers of each request; names and values are well-formed.
+    #[serde(skip)]
+    pub headers: BTreeMap<String, Secret>,
     /// How Nonet signs in, if the service requests it.
+    #[serde(skip)]
     pub oauth: OAuth,
     /// Whether the configuration has OAuth settings.
+    #[serde(skip)]
     pub has_oauth: bool,
 }
 
+fn max_response_bytes() -> usize {
+    10_000_000
+}
+
+fn headers_out_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "items": { "type": "string", "format": "response-header", "examples": ["X-Total-Count"] },
+        "examples": [["X-Total-Count"]],
+    })
+}
+
+fn endpoints_schema(generator: &mut SchemaGenerator) -> Schema {
+    let endpoint = generator.subschema_for::<Endpoint>();
+    with_keys("plain-name", endpoint, json!({ "get_user": { "path": "/users/{id}" } }))
+}
+
 /// Where an OpenAPI document is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
 pub enum OpenApi {
     /// A file, by its absolute path.
     File(PathBuf),
@@ -41,12 +76,18 @@ pub enum OpenApi {
     Url(String),
 }
 
+impl From<String> for OpenApi {
+    fn from(written: String) -> Self {
+        if is_url(&written) { Self::Url(written) } else { Self::File(written.into()) }
+    }
+}
+
 impl OpenApi {
-    /// Parses the place of a document.
-    pub(super) fn new(written: &str, paths: &Paths) -> Self {
-        match is_url(written) {
-            true => Self::Url(written.into()),
-            false => Self::File(paths.resolve(written.as_ref())),
+    /// Returns the place with an absolute path.
+    pub(super) fn located(self, paths: &Paths) -> Self {
+        match self {
+            Self::File(file) => Self::File(paths.resolve(&file)),
+            url @ Self::Url(_) => url,
         }
     }
 }

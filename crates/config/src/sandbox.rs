@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 
 use super::{Globs, paths::Paths};
@@ -13,22 +13,35 @@ const LEVELS: [&str; 2] = ["off", "standard"];
 /// The allowed words for `net`.
 const NETS: [&str; 2] = ["all", "none"];
 
-/// What a sandboxed server may access. The default is `standard`.
-#[derive(Clone, Debug, PartialEq)]
+/// What a sandboxed server may access, and the keys of the table. The default is `standard`.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct SandboxSettings {
-    /// Files and folders to read, besides the system's and the interpreters'.
+    /// Files and folders that the program may read, besides the system's and the interpreters': absolute, with `~/`, or
+    /// relative to this file.
+    #[schemars(example = json!(["~/.config/gh"]))]
     pub read: Vec<PathBuf>,
-    /// Files and folders to write; `None`: `cwd` and the folders among the arguments.
+    /// Files and folders that the program may write. Default: `cwd` and the folders among the arguments. It always has a home
+    /// folder and a temporary folder of its own.
+    #[schemars(example = json!(["~/projects"]))]
     pub write: Option<Vec<PathBuf>>,
-    /// The addresses to connect to.
+    /// `true`: every address. `"none"`: no address. Or hosts with ports, which the program reaches through a proxy.
+    #[serde(deserialize_with = "network")]
+    #[schemars(schema_with = "net_schema", extend("default" = null))]
     pub net: Network,
-    /// The variables to inherit instead of the usual ones.
+    /// Variables of Nonet's environment that the program gets instead of the usual ones: names and patterns. PATH and HOME
+    /// are always there.
+    #[schemars(example = json!(["LANG"]))]
     pub env: Option<Globs>,
-    /// The most memory of all processes together, else the address space of each, in bytes.
+    /// The most memory of all its processes together in a control group; where none can be had, the address space of each. In
+    /// bytes.
+    #[schemars(range(min = 50_000_000), example = 2_000_000_000_u64)]
     pub memory_bytes: Option<u64>,
-    /// The most processes and threads.
+    /// The most processes and threads at a time.
+    #[schemars(range(min = 8, max = 1_000_000), example = 200)]
     pub processes: Option<u64>,
-    /// Whether the server fails to start if the full sandbox is unavailable.
+    /// `false`: where this machine cannot give the whole sandbox, the program starts with a weaker one or none, and the log
+    /// has a warning. Default: it does not start.
     pub required: bool,
 }
 
@@ -90,47 +103,7 @@ pub enum SandboxTable {
     /// One of [`LEVELS`].
     Level(String),
     /// What may be reached.
-    Keys(SandboxKeys),
-}
-
-/// `net` as written.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum Net {
-    Open(bool),
-    Word(String),
-    Hosts(Vec<String>),
-}
-
-/// The keys of the table.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct SandboxKeys {
-    /// Files and folders that the program may read, besides the system's and the interpreters': absolute, with `~/`, or
-    /// relative to this file.
-    #[schemars(example = json!(["~/.config/gh"]))]
-    read: Vec<PathBuf>,
-    /// Files and folders that the program may write. Default: `cwd` and the folders among the arguments. It always has a home
-    /// folder and a temporary folder of its own.
-    #[schemars(example = json!(["~/projects"]))]
-    write: Option<Vec<PathBuf>>,
-    /// `true`: every address. `"none"`: no address. Or hosts with ports, which the program reaches through a proxy.
-    #[schemars(schema_with = "net_schema")]
-    net: Option<Net>,
-    /// Variables of Nonet's environment that the program gets instead of the usual ones: names and patterns. PATH and HOME
-    /// are always there.
-    #[schemars(example = json!(["LANG"]))]
-    env: Option<Globs>,
-    /// The most memory of all its processes together in a control group; where none can be had, the address space of each. In
-    /// bytes.
-    #[schemars(range(min = 50_000_000), example = 2_000_000_000_u64)]
-    memory_bytes: Option<u64>,
-    /// The most processes and threads at a time.
-    #[schemars(range(min = 8, max = 1_000_000), example = 200)]
-    processes: Option<u64>,
-    /// `false`: where this machine cannot give the whole sandbox, the program starts with a weaker one or none, and the log
-    /// has a warning. Default: it does not start.
-    required: Option<bool>,
+    Keys(SandboxSettings),
 }
 
 impl SandboxTable {
@@ -141,30 +114,27 @@ impl SandboxTable {
             Self::Keys(keys) => keys,
         };
         let resolve = |all: Vec<PathBuf>| all.iter().map(|path| paths.resolve(path)).collect();
-        let net = match keys.net {
-            None | Some(Net::Open(true)) => Network::All,
-            Some(Net::Open(false)) => Network::Closed,
-            Some(Net::Word(word)) => {
-                if word == "none" {
-                    Network::Closed
-                } else {
-                    Network::All
-                }
-            }
-            Some(Net::Hosts(hosts)) => {
-                Network::Hosts(hosts.iter().filter_map(|host| HostPort::parse(host)).collect())
-            }
-        };
-        Some(SandboxSettings {
-            read: resolve(keys.read),
-            write: keys.write.map(resolve),
-            net,
-            env: keys.env,
-            memory_bytes: keys.memory_bytes,
-            processes: keys.processes,
-            required: keys.required.unwrap_or(true),
-        })
+        Some(SandboxSettings { read: resolve(keys.read), write: keys.write.map(resolve), ..keys })
     }
+}
+
+/// `net` as written.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Net {
+    Open(bool),
+    Word(String),
+    Hosts(Vec<String>),
+}
+
+fn network<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Network, D::Error> {
+    Ok(match Net::deserialize(deserializer)? {
+        Net::Open(true) => Network::All,
+        Net::Open(false) => Network::Closed,
+        Net::Word(word) if word == "none" => Network::Closed,
+        Net::Word(_) => Network::All,
+        Net::Hosts(hosts) => Network::Hosts(hosts.iter().filter_map(|host| HostPort::parse(host)).collect()),
+    })
 }
 
 /// Checks a level.
@@ -193,7 +163,7 @@ fn one_of(text: &str, words: &[&str], or: &str) -> Result<(), String> {
 }
 
 pub(super) fn schema(generator: &mut SchemaGenerator) -> Schema {
-    let mut schema = SandboxKeys::json_schema(generator);
+    let mut schema = SandboxSettings::json_schema(generator);
     schema.insert("type".into(), json!(["string", "object"]));
     schema.insert("format".into(), "sandbox".into());
     schema.insert("examples".into(), json!(["standard"]));

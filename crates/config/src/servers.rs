@@ -11,9 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    ApproveBy, Endpoint, Globs, OnChange, Rate, RestSettings, Risk, Secret,
+    ApproveBy, Globs, OnChange, Rate, RestSettings, Risk, Secret,
     paths::Paths,
-    rest,
     sandbox::{self, SandboxSettings, SandboxTable},
     schema::{named, with_keys},
     values::time,
@@ -23,67 +22,113 @@ use super::{
 const MCP_TIMEOUT: Duration = Duration::from_secs(300);
 const REST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One MCP server or REST service behind the gateway.
-#[derive(Clone, Debug, PartialEq)]
+/// One MCP server or REST service behind the gateway. The keys of `[servers.NAME]`, except those that say how it is reached.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 pub struct ServerSettings {
     /// The program to start or the address to reach.
+    #[serde(skip)]
     pub transport: Transport,
-    /// Whether the server is started.
+    /// The hard limit of one call.
+    #[serde(skip)]
+    pub timeout: Duration,
+    /// `false` keeps the entry but never starts the server.
+    #[serde(default = "yes")]
     pub enabled: bool,
-    /// The server's purpose, in a few words.
+    /// The purpose of the server in a few words; helps search.
+    #[schemars(example = &"Issues and pull requests")]
     pub description: Option<String>,
     /// Words for search and for profiles.
+    #[serde(default)]
+    #[schemars(example = json!(["files"]))]
     pub tags: Vec<String>,
-    /// The hard limit of one call.
-    pub timeout: Duration,
-    /// The time limit of a start, up to the first list of tools.
+    /// The time limit of a start. The first run of `npx` or `uvx` downloads the server.
+    #[serde(with = "time", default = "start_timeout")]
+    #[schemars(schema_with = "time::schema")]
     pub start_timeout: Duration,
-    /// If given, only these tools are shown.
+    /// If set, only matching tools are shown.
     pub allowed_tools: Option<Globs>,
-    /// Tools that are neither shown nor called, even if allowed.
+    /// Matching tools are hidden and not callable, and so are prompts and resources whose name or URI matches.
+    #[serde(default)]
     pub blocked_tools: Globs,
-    /// What happens when a tool of this server is called, unless the tool has its own policy.
+    /// What happens when a tool of this server is called.
     pub policy: Option<Policy>,
-    /// Whether unlisted resources can be read by their URIs.
+    /// `true`: resources that the server does not list can be read by their URIs. A resource that a result links to can be
+    /// read in any case, by the session that got the link.
+    #[serde(default)]
     pub unlisted_resources: bool,
-    /// The risk of reading its resources.
+    /// How much harm it can do to read the server's resources, for `max_risk` and policies. Unlisted resources are `medium`
+    /// at least.
+    #[serde(default = "low")]
     pub resources_risk: Risk,
-    /// The risk of getting its prompts.
+    /// How much harm it can do to get the server's prompts.
+    #[serde(default = "low")]
     pub prompts_risk: Risk,
-    /// What happens when the server changes a definition, instead of `[gateway]`'s.
+    /// What happens when the server changes a definition that was trusted, instead of `[gateway]`'s.
     pub on_change: Option<OnChange>,
     /// Who can approve calls of its tools, instead of `[gateway]`'s.
     pub approve_by: Option<ApproveBy>,
-    /// Whether calls that may change something may still run concurrently.
+    /// `true`: calls that may change something may run concurrently.
+    #[serde(default)]
     pub parallel: bool,
-    /// Whether the server handles one call at a time, regardless of the caller.
+    /// `true`: one call at a time, for all tools and callers, regardless of `parallel` and `max_concurrency`. Further calls
+    /// wait for their turn.
+    #[serde(default)]
     pub serialize: bool,
-    /// The most concurrent calls to the server, if configured; further calls wait.
+    /// The most concurrent calls on the server; further calls wait for their turn. In a cluster, a number that is given here holds for
+    /// all replicas together, unless the server is a program of each replica. Default: 64 for each replica.
+    #[schemars(range(min = 1, max = 100_000))]
     pub max_concurrency: Option<usize>,
-    /// How many calls of its tools are allowed, regardless of the caller.
+    /// How many calls of the server's tools may be made, whoever makes them: `"60/m"`, also per `s` and `h`, and with
+    /// `burst 10` how many of them at once. Further calls are refused until there is room.
     pub rate: Option<Rate>,
-    /// When calls are suspended.
+    /// When the server, or one of its tools, gets no calls for a while because calls get no answer.
+    #[serde(default)]
     pub breaker: BreakerSettings,
-    /// Whether clients share the server's process or connection.
+    /// Whether all clients share one instance of the server, or each client has its own. A client without a session
+    /// (2026-07-28 over HTTP) uses the shared instance.
+    #[serde(default)]
     pub scope: ServerScope,
-    /// On which replicas of a cluster the program runs.
+    /// Where the program runs in a `[cluster]`: `each` replica has its own; `one` replica runs it for all; or one of the replicas
+    /// with a label, `label:NAME`. Another replica takes over when that one stops.
+    #[serde(default)]
+    #[schemars(schema_with = "placement_schema")]
     pub placement: Placement,
-    /// The names of its tools and prompts.
+    /// `verbatim`: the server's tools are listed before the nine, and tools and prompts keep the server's names.
+    #[serde(default)]
     pub expose: Expose,
-    /// How secrets in answers and params are handled, if not as in `[gateway]`.
+    /// What happens to secrets in params and answers of this server. Default: as in `[gateway]`.
     pub leaks: Option<OnLeak>,
-    /// Whether instructions in answers are marked, if not as in `[gateway]`.
+    /// What happens to text in answers of this server that reads like instructions to a model. Default: as in `[gateway]`.
     pub injections: Option<OnInjection>,
-    /// Calls made after each connect, before the server is ready.
+    /// Calls of the server's tools after each connect, in this order, before the server counts as ready. Their time counts
+    /// within `start_timeout`.
+    #[serde(default)]
+    #[schemars(length(max = 32))]
     pub setup: Vec<SetupCall>,
     /// Settings of single tools, by the server's own names.
+    #[serde(default)]
     pub tools: BTreeMap<String, ToolOverride>,
     /// Values from the keyring or `secrets.env`; masked wherever they appear.
+    #[serde(skip)]
     pub secrets: Vec<Secret>,
     /// The session that owns the server; `None` for a server of the file.
+    #[serde(skip)]
     pub session: Option<u64>,
     /// The size limits of its messages.
+    #[serde(skip)]
     pub limits: Limits,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn start_timeout() -> Duration {
+    Duration::from_secs(60)
+}
+
+fn low() -> Risk {
+    Risk::Low
 }
 
 /// The default limit of concurrent calls to a server.
@@ -142,6 +187,19 @@ pub enum Transport {
     },
     /// A REST service.
     Rest(Arc<RestSettings>),
+}
+
+impl Default for Transport {
+    fn default() -> Self {
+        Self::Stdio {
+            command: String::new(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            inherit_env: Globs::default(),
+            cwd: None,
+            sandbox: None,
+        }
+    }
 }
 
 impl Transport {
@@ -375,7 +433,7 @@ pub(super) enum TransportName {
 
 /// A server as written: a program (`command`), an address (`url`), or a REST service (`openapi`, `endpoints`).
 #[derive(Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[schemars(extend("additionalProperties" = false))]
 pub(super) struct ServerTable {
     /// `stdio`, `http` or `sse`. Default: from `command` or `url`. `sse` is the legacy SSE transport, which `http` also
     /// detects.
@@ -385,12 +443,15 @@ pub(super) struct ServerTable {
     #[schemars(length(min = 1), example = &"npx")]
     pub command: Option<String>,
     /// The program's arguments.
+    #[serde(default)]
     #[schemars(example = json!(["-y", "@modelcontextprotocol/server-memory"]))]
     pub args: Vec<String>,
     /// Environment variables for the program, in addition to PATH, HOME and the like.
+    #[serde(default)]
     #[schemars(schema_with = "env_schema")]
     pub env: BTreeMap<String, Secret>,
     /// Variables of Nonet's environment that the program inherits: names and patterns.
+    #[serde(default)]
     #[schemars(schema_with = "inherit_env_schema")]
     pub inherit_env: Globs,
     /// The working directory of the program, relative to this file.
@@ -398,188 +459,53 @@ pub(super) struct ServerTable {
     pub cwd: Option<String>,
     /// What the program may reach: `"off"`, `"standard"` (its folders, the system's, and the network), or a table. Default:
     /// `[gateway]`'s.
+    #[serde(default)]
     #[schemars(schema_with = "sandbox::schema")]
     pub sandbox: Option<SandboxTable>,
     /// The server's address, for streamable HTTP or legacy SSE.
     #[schemars(extend("format" = "http-url"), example = &"https://example.com/mcp")]
     pub url: Option<String>,
-    /// The OpenAPI document (3.0 or 3.1) of a REST service, whose operations become tools: a file (absolute, with `~/`, or
-    /// relative to this file) or an address.
-    #[schemars(extend("format" = "openapi"), example = &"https://api.example.com/openapi.json")]
-    pub openapi: Option<String>,
-    /// Requests of a REST service, written by hand, by the names of their tools.
-    #[schemars(schema_with = "endpoints_schema")]
-    pub endpoints: BTreeMap<String, Endpoint>,
-    /// The address of a REST service, which paths are appended to. Its query, if it has one, is part of each request. Default:
-    /// the address in the document.
-    #[schemars(extend("format" = "base-url"), example = &"https://api.example.com/v1")]
-    pub base_url: Option<String>,
-    /// Only operations with these names become tools.
-    #[schemars(example = json!(["get_*", "list_*"]))]
-    pub operations: Option<Globs>,
-    /// Headers of a REST service's responses that are shown with its answers.
-    #[schemars(schema_with = "headers_out_schema")]
-    pub headers_out: Vec<String>,
-    /// The longest answer of a REST service, in bytes. Default: 10,000,000.
-    #[schemars(range(min = 1_000, max = 256_000_000), example = 50_000_000)]
-    pub max_response_bytes: Option<usize>,
-    /// `true`: allows a private address, such as 10.0.0.9, behind a public host name of a REST service.
-    pub private_addresses: bool,
     /// Headers sent with each request to `url`, or to the REST service.
+    #[serde(default)]
     #[schemars(schema_with = "headers_schema")]
     pub headers: BTreeMap<String, Secret>,
     /// How Nonet signs in to `url` or `base_url` with OAuth (`nonet login`), if the defaults do not suffice.
     pub oauth: Option<OAuth>,
-    /// `false` keeps the entry but never starts the server.
-    pub enabled: bool,
-    /// The purpose of the server in a few words; helps search.
-    #[schemars(example = &"Issues and pull requests")]
-    pub description: Option<String>,
-    /// Words for search and for profiles.
-    #[schemars(example = json!(["files"]))]
-    pub tags: Vec<String>,
     /// The hard limit of one call. Default: 5m, at a REST service 30s.
-    #[serde(deserialize_with = "time::option::deserialize")]
+    #[serde(default, deserialize_with = "time::option::deserialize")]
     #[schemars(schema_with = "time::schema")]
     pub timeout: Option<Duration>,
-    /// The time limit of a start. The first run of `npx` or `uvx` downloads the server.
-    #[serde(with = "time")]
-    #[schemars(schema_with = "time::schema")]
-    pub start_timeout: Duration,
-    /// If set, only matching tools are shown.
-    pub allowed_tools: Option<Globs>,
-    /// Matching tools are hidden and not callable, and so are prompts and resources whose name or URI matches.
-    pub blocked_tools: Globs,
-    /// What happens when a tool of this server is called.
-    pub policy: Option<Policy>,
-    /// `true`: resources that the server does not list can be read by their URIs. A resource that a result links to can be
-    /// read in any case, by the session that got the link.
-    pub unlisted_resources: bool,
-    /// How much harm it can do to read the server's resources, for `max_risk` and policies. Unlisted resources are `medium`
-    /// at least.
-    pub resources_risk: Risk,
-    /// How much harm it can do to get the server's prompts.
-    pub prompts_risk: Risk,
-    /// What happens when the server changes a definition that was trusted, instead of `[gateway]`'s.
-    pub on_change: Option<OnChange>,
-    /// Who can approve calls of its tools, instead of `[gateway]`'s.
-    pub approve_by: Option<ApproveBy>,
-    /// `true`: calls that may change something may run concurrently.
-    pub parallel: bool,
-    /// `true`: one call at a time, for all tools and callers, regardless of `parallel` and `max_concurrency`. Further calls
-    /// wait for their turn.
-    pub serialize: bool,
-    /// The most concurrent calls on the server; further calls wait for their turn. In a cluster, a number that is given here holds for
-    /// all replicas together, unless the server is a program of each replica. Default: 64 for each replica.
-    #[schemars(range(min = 1, max = 100_000))]
-    pub max_concurrency: Option<usize>,
-    /// How many calls of the server's tools may be made, whoever makes them: `"60/m"`, also per `s` and `h`, and with
-    /// `burst 10` how many of them at once. Further calls are refused until there is room.
-    pub rate: Option<Rate>,
-    /// When the server, or one of its tools, gets no calls for a while because calls get no answer.
-    pub breaker: BreakerSettings,
-    /// Whether all clients share one instance of the server, or each client has its own. A client without a session
-    /// (2026-07-28 over HTTP) uses the shared instance.
-    pub scope: ServerScope,
-    /// Where the program runs in a `[cluster]`: `each` replica has its own; `one` replica runs it for all; or one of the replicas
-    /// with a label, `label:NAME`. Another replica takes over when that one stops.
-    #[schemars(schema_with = "placement_schema")]
-    pub placement: Placement,
-    /// `verbatim`: the server's tools are listed before the nine, and tools and prompts keep the server's names.
-    pub expose: Expose,
-    /// What happens to secrets in params and answers of this server. Default: as in `[gateway]`.
-    pub leaks: Option<OnLeak>,
-    /// What happens to text in answers of this server that reads like instructions to a model. Default: as in `[gateway]`.
-    pub injections: Option<OnInjection>,
-    /// Calls of the server's tools after each connect, in this order, before the server counts as ready. Their time counts
-    /// within `start_timeout`.
-    #[schemars(length(max = 32))]
-    pub setup: Vec<SetupCall>,
-    /// Settings of single tools, by the server's own names.
-    pub tools: BTreeMap<String, ToolOverride>,
-}
-
-impl Default for ServerTable {
-    fn default() -> Self {
-        Self {
-            transport: None,
-            command: None,
-            args: Vec::new(),
-            env: BTreeMap::new(),
-            inherit_env: Globs::default(),
-            cwd: None,
-            sandbox: None,
-            url: None,
-            openapi: None,
-            endpoints: BTreeMap::new(),
-            base_url: None,
-            operations: None,
-            headers_out: Vec::new(),
-            max_response_bytes: None,
-            private_addresses: false,
-            headers: BTreeMap::new(),
-            oauth: None,
-            enabled: true,
-            description: None,
-            tags: Vec::new(),
-            timeout: None,
-            start_timeout: Duration::from_secs(60),
-            allowed_tools: None,
-            blocked_tools: Globs::default(),
-            policy: None,
-            unlisted_resources: false,
-            resources_risk: Risk::Low,
-            prompts_risk: Risk::Low,
-            on_change: None,
-            approve_by: None,
-            parallel: false,
-            serialize: false,
-            max_concurrency: None,
-            rate: None,
-            breaker: BreakerSettings::default(),
-            scope: ServerScope::default(),
-            placement: Placement::default(),
-            expose: Expose::default(),
-            leaks: None,
-            injections: None,
-            setup: Vec::new(),
-            tools: BTreeMap::new(),
-        }
-    }
+    #[serde(flatten)]
+    pub rest: RestSettings,
+    #[serde(flatten)]
+    pub settings: ServerSettings,
 }
 
 impl ServerTable {
     /// Returns the checked form. `check` has made sure that `command`, `url` and the keys of a REST service exclude each other.
-    pub(crate) fn into_server(
-        mut self,
-        paths: &Paths,
-        secrets: Vec<Secret>,
-        limits: Limits,
-    ) -> ServerSettings {
-        let sse = self.transport == Some(TransportName::Sse);
-        let is_rest = self.openapi.is_some() || !self.endpoints.is_empty();
-        let timeout = self.timeout.unwrap_or(if is_rest { REST_TIMEOUT } else { MCP_TIMEOUT });
-        for (name, endpoint) in &self.endpoints {
-            let tool = self.tools.entry(name.clone()).or_default();
+    pub(crate) fn into_server(self, paths: &Paths, secrets: Vec<Secret>, limits: Limits) -> ServerSettings {
+        let mut rest = self.rest;
+        let mut tools = self.settings.tools;
+        for (name, endpoint) in &rest.endpoints {
+            let tool = tools.entry(name.clone()).or_default();
             tool.risk = tool.risk.or(endpoint.risk);
             tool.tags.extend(endpoint.tags.iter().cloned());
         }
+        let is_rest = rest.openapi.is_some() || !rest.endpoints.is_empty();
         let transport = match self.url {
-            _ if is_rest => Transport::Rest(Arc::new(RestSettings {
-                openapi: self.openapi.map(|document| rest::OpenApi::new(&document, paths)),
-                endpoints: self.endpoints,
-                base_url: self.base_url,
-                operations: self.operations,
-                headers: self.headers,
-                headers_out: self.headers_out,
-                max_response_bytes: self.max_response_bytes.unwrap_or(rest::MAX_RESPONSE_BYTES),
-                private_addresses: self.private_addresses,
-                has_oauth: self.oauth.is_some(),
-                oauth: self.oauth.unwrap_or_default(),
-            })),
-            Some(url) => {
-                Transport::Http { url, headers: self.headers, sse, oauth: self.oauth.unwrap_or_default() }
+            _ if is_rest => {
+                rest.openapi = rest.openapi.map(|document| document.located(paths));
+                rest.headers = self.headers;
+                rest.has_oauth = self.oauth.is_some();
+                rest.oauth = self.oauth.unwrap_or_default();
+                Transport::Rest(Arc::new(rest))
             }
+            Some(url) => Transport::Http {
+                url,
+                headers: self.headers,
+                sse: self.transport == Some(TransportName::Sse),
+                oauth: self.oauth.unwrap_or_default(),
+            },
             None => Transport::Stdio {
                 command: paths.program(&self.command.unwrap_or_default()),
                 args: self.args,
@@ -589,37 +515,8 @@ impl ServerTable {
                 sandbox: self.sandbox.and_then(|sandbox| sandbox.into_settings(paths)).map(Box::new),
             },
         };
-        ServerSettings {
-            transport,
-            enabled: self.enabled,
-            description: self.description,
-            tags: self.tags,
-            timeout,
-            start_timeout: self.start_timeout,
-            allowed_tools: self.allowed_tools,
-            blocked_tools: self.blocked_tools,
-            policy: self.policy,
-            unlisted_resources: self.unlisted_resources,
-            resources_risk: self.resources_risk,
-            prompts_risk: self.prompts_risk,
-            on_change: self.on_change,
-            approve_by: self.approve_by,
-            parallel: self.parallel,
-            serialize: self.serialize,
-            max_concurrency: self.max_concurrency,
-            rate: self.rate,
-            breaker: self.breaker,
-            scope: self.scope,
-            placement: self.placement,
-            expose: self.expose,
-            leaks: self.leaks,
-            injections: self.injections,
-            setup: self.setup,
-            tools: self.tools,
-            secrets,
-            session: None,
-            limits,
-        }
+        let timeout = self.timeout.unwrap_or(if is_rest { REST_TIMEOUT } else { MCP_TIMEOUT });
+        ServerSettings { transport, timeout, tools, secrets, limits, ..self.settings }
     }
 }
 
@@ -643,17 +540,4 @@ pub(super) fn inherit_env_schema(_: &mut SchemaGenerator) -> Schema {
 pub(super) fn headers_schema(_: &mut SchemaGenerator) -> Schema {
     let text = named("header-value", "Bearer ${TOKEN}");
     with_keys("header-name", text, json!({ "Authorization": "Bearer ${TOKEN}" }))
-}
-
-fn headers_out_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "array",
-        "items": { "type": "string", "format": "response-header", "examples": ["X-Total-Count"] },
-        "examples": [["X-Total-Count"]],
-    })
-}
-
-fn endpoints_schema(generator: &mut SchemaGenerator) -> Schema {
-    let endpoint = generator.subschema_for::<Endpoint>();
-    with_keys("plain-name", endpoint, json!({ "get_user": { "path": "/users/{id}" } }))
 }

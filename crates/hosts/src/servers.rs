@@ -37,7 +37,7 @@ const MAX_LINE: usize = 110;
 /// The keys of a server's connection. They are compared, and replaced together.
 const CONNECTION: [&str; 8] = ["command", "args", "env", "cwd", "url", "headers", "openapi", "base_url"];
 /// Further keys that depend on the connection and are removed with it.
-const OF_ONE_WAY: [&str; 2] = ["transport", "endpoints"];
+const OF_ONE_WAY: [&str; 3] = ["transport", "operations", "endpoints"];
 
 /// A servers.toml while it is being edited.
 pub(super) struct ServersToml<'f> {
