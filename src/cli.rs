@@ -264,7 +264,7 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
                 let is_used = |fault: &&config::ConfigFault| {
                     of.as_ref().is_none_or(|of| fault.entry.as_ref() == Some(of))
                 };
-                loaded.faults.iter().filter(is_used).chain(&loaded.warnings).for_each(show::complain);
+                loaded.faults.iter().filter(is_used).chain(loaded.remarks()).for_each(show::complain);
                 loaded
             }
             None => return Ok(UNUSABLE),

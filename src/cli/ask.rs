@@ -156,7 +156,7 @@ pub(super) async fn run(
     let Some(loaded) = usable(&found, profile.as_deref(), asked.json)? else { return Ok(super::UNUSABLE) };
     // Faults of entries that the command does not use are not printed.
     match asked.inquiry {
-        Inquiry::Describe { .. } | Inquiry::Call { .. } => loaded.warnings.iter().for_each(show::complain),
+        Inquiry::Describe { .. } | Inquiry::Call { .. } => loaded.remarks().for_each(show::complain),
         _ => tell_faults(&loaded),
     }
     here(loaded, profile, &asked).await
@@ -200,7 +200,7 @@ fn tell_faults(loaded: &LoadedConfig) {
         server.is_some_and(|server| loaded.config.left_out.contains_key(server))
     };
     let others = loaded.faults.iter().filter(|fault| !is_of_server(fault));
-    others.chain(&loaded.warnings).for_each(show::complain);
+    others.chain(loaded.remarks()).for_each(show::complain);
     tell_left_out(&left_out);
 }
 

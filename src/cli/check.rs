@@ -66,6 +66,7 @@ pub(super) async fn run(
     offers: Option<&mut Vec<Offer>>,
 ) -> anyhow::Result<u8> {
     let (faults, exposed) = (loaded.faults.clone(), loaded.warnings.clone());
+    let removed = loaded.removed.clone();
     let file = loaded.config.file.clone();
     let disabled = loaded.config.servers.iter().filter(|(_, server)| !server.enabled);
     let disabled: Vec<String> = disabled.map(|(name, _)| name.to_string()).collect();
@@ -120,6 +121,7 @@ pub(super) async fn run(
         faults,
         exposed,
         plain_secrets,
+        removed,
         disabled,
         launchers,
         embedder,
@@ -156,6 +158,8 @@ struct Report {
     exposed: Vec<ConfigFault>,
     /// Secrets that servers.toml contains.
     plain_secrets: Vec<ConfigFault>,
+    /// Keys of the file that are gone.
+    removed: Vec<ConfigFault>,
     disabled: Vec<String>,
     launchers: BTreeMap<&'static str, Option<String>>,
     /// The embedding engine, or why there is none.
@@ -188,7 +192,7 @@ impl Report {
         let faults = |faults: &[ConfigFault]| json!(faults.iter().map(FaultEntry::from).collect::<Vec<_>>());
         let mut status = self.status;
         let warnings = self.warnings.iter().map(|it| json!({ "server": it.server, "message": it.message }));
-        let exposed = self.exposed.iter().chain(&self.plain_secrets);
+        let exposed = self.exposed.iter().chain(&self.plain_secrets).chain(&self.removed);
         let exposed = exposed.map(|fault| json!(FaultEntry::from(fault)));
         let rules = self.unmatched.iter().map(|rule| json!({ "key": rule.key, "message": rule.message }));
         status["usable"] = json!(true);
@@ -239,7 +243,7 @@ impl Report {
         self.warnings.iter().for_each(|warning| say!("{}: {}", warning.server, warning.message));
         self.unmatched.iter().for_each(|rule| say!("warning: {rule}"));
         self.exposed.iter().for_each(|fault| say!("{fault}"));
-        self.plain_secrets.iter().for_each(|fault| say!("warning: {fault}"));
+        self.plain_secrets.iter().chain(&self.removed).for_each(|fault| say!("warning: {fault}"));
         if !self.launchers.is_empty() {
             let launchers = self.launchers.iter().map(|(program, version)| match version {
                 Some(version) => format!("{program} {version}"),

@@ -485,7 +485,7 @@ pub(super) async fn within_bounds(
     let limits = settings.messages();
     let (parts, mut whole) = request.into_parts();
     let reading = Limited::new(&mut whole, limits.of_client.bytes).collect();
-    let body = match timeout(settings.body_timeout, reading).await {
+    let body = match timeout(settings.request_timeout, reading).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             let fault = MessageFault::TooLong(limits.of_client.bytes);
@@ -497,7 +497,7 @@ pub(super) async fn within_bounds(
             return Err(refusal(StatusCode::BAD_REQUEST, None, what));
         }
         Err(_) => {
-            let limit = humantime::format_duration(settings.body_timeout);
+            let limit = humantime::format_duration(settings.request_timeout);
             let what = (-32700, format!("Parse error: the body did not arrive within {limit}"));
             return Err(refusal(StatusCode::REQUEST_TIMEOUT, None, what));
         }

@@ -31,7 +31,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::graceful::GracefulConnection,
 };
-use nonet_config::{Config, LimitSettings};
+use nonet_config::Config;
 use nonet_sandbox as sandbox;
 use nonet_store::doors;
 use parking_lot::Mutex;
@@ -52,8 +52,11 @@ const NO_ROOM: Duration = Duration::from_millis(500);
 const GRACE: Duration = Duration::from_secs(1);
 /// How often it is checked whether there is room.
 const LOOK: Duration = Duration::from_millis(50);
-const REFUSAL: &str =
-    "too many connections: close some, or raise `connections` or `connections_per_address` in [limits]\n";
+/// The most connections that have not shown a valid token. Beyond them, the oldest one is closed, of the address that has the most.
+const UNPROVEN: usize = 128;
+/// How long a new connection may send nothing.
+const FIRST_BYTE: Duration = Duration::from_secs(10);
+const REFUSAL: &str = "too many connections: close some, or raise `connections` in [limits]\n";
 
 /// The preface of an HTTP/2 connection (RFC 9113, section 3.4). No HTTP/1.1 request begins with it.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -212,7 +215,7 @@ async fn answer(
     }
     connection.open.renew(connection.number);
     let config = (connection.open.config)();
-    let LimitSettings { header_timeout, first_byte_timeout, .. } = config.limits;
+    let request_timeout = config.limits.request_timeout;
     drop(config);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(connection.clone());
@@ -231,7 +234,7 @@ async fn answer(
         }
     });
     let begun = tokio::select! {
-        begun = timeout(first_byte_timeout.min(header_timeout), is_http2(&stream)) => begun,
+        begun = timeout(FIRST_BYTE.min(request_timeout), is_http2(&stream)) => begun,
         () = ending.cancelled() => return,
     };
     let ended = match begun {
@@ -246,7 +249,7 @@ async fn answer(
         }
         Ok(Ok(false)) => {
             let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(header_timeout);
+            http.timer(TokioTimer::new()).header_read_timeout(request_timeout);
             until_over(http.serve_connection(TokioIo::new(stream), service), &ending).await
         }
         Ok(Err(error)) => {
@@ -390,17 +393,16 @@ impl OpenConnections {
     async fn enter(&self, from: IpAddr) -> (u64, CancellationToken) {
         let from = client(from);
         loop {
-            let most = (self.config)().limits.connections_without_token;
             {
                 let mut counts = self.counts.lock();
-                if counts.unproven.len() >= most
+                if counts.unproven.len() >= UNPROVEN
                     && let Some(oldest) = counts.oldest()
                     && let Some(one) = counts.unproven.remove(&oldest)
                 {
                     tracing::debug!(%from, "the oldest connection without a token makes room");
                     one.end.cancel();
                 }
-                if counts.unproven.len() < most {
+                if counts.unproven.len() < UNPROVEN {
                     counts.last += 1;
                     let (number, end) = (counts.last, CancellationToken::new());
                     counts
@@ -430,9 +432,9 @@ impl OpenConnections {
         }
         let (all, own) = (counts.proven.values().sum::<usize>(), counts.of(from));
         let is_exempt =
-            || is_trusted(&config.limits, connection.from.ip()) || (self.is_replica)(connection.from.ip());
+            || is_trusted(&config, connection.from.ip()) || (self.is_replica)(connection.from.ip());
         let fits =
-            all < config.limits.connections && (own < config.limits.connections_per_address || is_exempt());
+            all < config.limits.connections && (own < config.limits.connections_per_address() || is_exempt());
         if !fits {
             drop(counts);
             tracing::debug!(%from, all, own, "too many connections");
@@ -452,14 +454,15 @@ impl OpenConnections {
         connection: &InboundConnection,
         headers: &HeaderMap,
     ) -> Option<Option<RequestPlace>> {
-        let limits = &(self.config)().limits;
-        if !is_trusted(limits, connection.from.ip()) {
+        let config = (self.config)();
+        if !is_trusted(&config, connection.from.ip()) {
             return Some(None);
         }
-        let Some(named) = forwarded::client(headers, &limits.trusted_proxies) else { return Some(None) };
+        let proxies = &config.gateway.trusted_proxies;
+        let Some(named) = forwarded::client(headers, proxies) else { return Some(None) };
         let named = client(named);
         let mut counts = self.counts.lock();
-        if counts.of(named) >= limits.connections_per_address {
+        if counts.of(named) >= config.limits.connections_per_address() {
             return None;
         }
         *counts.requests.entry(named).or_default() += 1;
@@ -467,8 +470,8 @@ impl OpenConnections {
     }
 }
 
-fn is_trusted(limits: &LimitSettings, from: IpAddr) -> bool {
-    limits.trusted_proxies.iter().any(|range| range.contains(from))
+fn is_trusted(config: &Config, from: IpAddr) -> bool {
+    config.gateway.trusted_proxies.iter().any(|range| range.contains(from))
 }
 
 /// An open connection, counted until dropped. Requests may keep the connection itself for longer.
@@ -505,7 +508,7 @@ mod tests {
     use nonet_config::{self as config, ValueSources};
 
     fn open(limits: &str) -> Arc<OpenConnections> {
-        let text = format!("[limits]\n{limits}\n");
+        let text = format!("[gateway]\ntrusted_proxies = ['10.9.0.0/16']\n[limits]\n{limits}\n");
         let loaded =
             config::parse(&text, std::path::Path::new("servers.toml"), ValueSources::NONE).expect("usable");
         let config = Arc::new(loaded.config);
@@ -534,20 +537,21 @@ mod tests {
 
     #[tokio::test]
     async fn connections_with_a_token_are_limited_in_all_and_for_each_client() {
-        let open = open("connections = 8\nconnections_per_address = 4\ntrusted_proxies = ['10.9.0.0/16']");
+        let open = open("connections = 9");
         let mut held = Vec::new();
-        let mut check = async |from: &str, expected: bool| {
+        let check = async |from: &str, expected: bool| {
             let connection = enter(&open, from).await;
             assert_eq!(open.prove(&connection.0), expected, "{from}");
-            held.push(connection);
+            connection
         };
-        for from in ["10.0.0.1", "::ffff:10.0.0.1", "10.0.0.1", "10.0.0.1"] {
-            check(from, true).await;
+        for from in ["10.0.0.1", "::ffff:10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1"] {
+            held.push(check(from, true).await);
         }
         check("10.0.0.1", false).await;
         check("2001:db8::1", true).await;
-        for _ in 0..3 {
-            check("10.9.0.1", true).await;
+        held.clear();
+        for _ in 0..9 {
+            held.push(check("10.9.0.1", true).await);
         }
         check("10.0.0.2", false).await;
         drop(held);
@@ -557,25 +561,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_connection_without_a_token_makes_room_for_a_new_one() {
-        let open = open("connections_without_token = 4");
+        let open = open("");
         let one = enter_with(&open, "10.0.0.1").await;
         let mut many = Vec::new();
-        for from in ["10.0.0.2", "10.0.0.2", "10.0.0.2"] {
-            many.push(enter_with(&open, from).await);
+        for _ in 1..UNPROVEN {
+            many.push(enter_with(&open, "10.0.0.2").await);
         }
         let began = Instant::now();
         many.push(enter_with(&open, "10.0.0.3").await);
         assert!(began.elapsed() >= GRACE, "nobody is sent away at once");
-        let ended: Vec<bool> = many.iter().map(|one| one.1.is_cancelled()).collect();
-        assert_eq!((one.1.is_cancelled(), ended), (false, vec![true, false, false, false]));
+        let ended: Vec<usize> = (0..many.len()).filter(|at| many[*at].1.is_cancelled()).collect();
+        assert_eq!((one.1.is_cancelled(), ended), (false, vec![0]));
     }
 
     #[test]
     fn requests_behind_a_trusted_proxy_count_for_their_client() {
-        let open = open("connections_per_address = 4\ntrusted_proxies = ['10.0.0.1']");
+        let open = open("connections = 6");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
         let (proxy, other) =
-            runtime.block_on(async { (enter(&open, "10.0.0.1").await, enter(&open, "10.0.0.2").await) });
+            runtime.block_on(async { (enter(&open, "10.9.0.1").await, enter(&open, "10.0.0.2").await) });
         let headers = |client: &str| {
             let value = HeaderValue::from_str(&format!("for={client}")).expect("a value");
             HeaderMap::from_iter([(http::header::FORWARDED, value)])

@@ -390,7 +390,7 @@ async fn answer_at(
     Path(address): Path<String>,
     request: Request,
 ) -> Response {
-    let limit = gateway.servers.config().limits.body_timeout;
+    let limit = gateway.servers.config().limits.request_timeout;
     let body = axum::body::to_bytes(request.into_body(), MAX_SAID);
     let Ok(Ok(body)) = tokio::time::timeout(limit, body).await else {
         let error = json!({ "error": { "message": "the answer did not arrive, or is too long" } });

@@ -33,7 +33,7 @@ fn read_all(mut stream: TcpStream) -> String {
 
 #[test]
 fn whoever_sends_slowly_is_not_waited_for() {
-    let site = good("header_timeout = '300ms'\nbody_timeout = '300ms'").serve();
+    let site = good("request_timeout = '300ms'").serve();
     let silent = connect(&site);
     let mut slow = connect(&site);
     slow.write_all(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-").expect("it reads");
@@ -69,7 +69,7 @@ fn proven(site: &Site) -> (TcpStream, String) {
 
 #[test]
 fn connections_with_a_token_are_limited_and_come_back() {
-    let site = good("connections = 8\nconnections_per_address = 4").serve();
+    let site = good("connections = 6").serve();
     let held: Vec<_> = (0..4).map(|_| proven(&site)).collect();
     assert!(held.iter().all(|(_, status)| status == "HTTP/1.1 200"), "{held:?}");
     let mut fifth = connect(&site);
@@ -101,7 +101,7 @@ fn connections_without_a_token_lock_out_nobody() {
 
 #[test]
 fn a_connection_that_sends_nothing_is_closed_soon() {
-    let site = good("first_byte_timeout = '300ms'").serve();
+    let site = good("request_timeout = '300ms'").serve();
     read_all(connect(&site));
     let mut client = WebClient::new(&site.address, "/mcp");
     assert_eq!(client.status("ping"), 200);
@@ -109,7 +109,7 @@ fn a_connection_that_sends_nothing_is_closed_soon() {
 
 #[test]
 fn behind_a_trusted_proxy_each_client_has_its_own_limit() {
-    let site = good("connections_per_address = 4\ntrusted_proxies = ['127.0.0.0/8']").serve();
+    let site = good("connections = 12").gateway("trusted_proxies = ['127.0.0.0/8']").serve();
     let begin = |client: &str, length: usize| {
         let mut stream = connect(&site);
         let head = format!(
@@ -122,7 +122,7 @@ fn behind_a_trusted_proxy_each_client_has_its_own_limit() {
     };
     // Connections are judged in no certain order: the short request may take the place of one that is to be held.
     let mut held = Vec::new();
-    eventually("the fifth is refused", || {
+    eventually("one too many is refused", || {
         held.push(begin("192.0.2.1", 100));
         read_all(begin("192.0.2.1", 2)).starts_with("HTTP/1.1 503").then_some(())
     });

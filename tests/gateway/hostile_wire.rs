@@ -361,12 +361,12 @@ fn what_a_server_writes_on_stderr_costs_nothing() {
 fn a_server_that_does_not_read_gets_no_more_calls() {
     let tools =
         json!([{ "name": "stop", "on": { "stop_reading": true, "text": "done" } }, { "name": "echo" }]);
-    let setup = setup().server("bad", json!({ "tools": tools })).toml("[limits]\nunread_bytes = 1_048_576");
+    let setup = setup().server("bad", json!({ "tools": tools }));
     let mut bench = Bench { client: setup.start_program(), _servers: Vec::new() };
     bench.client.until_ready("good");
     bench.client.until_ready("bad");
     bench.attack(&["stop"]);
-    let text = "x".repeat(400_000);
+    let text = "x".repeat(4_000_000);
     let mut n = 0;
     let fault = eventually("a call is not sent", || {
         bench.good(n);

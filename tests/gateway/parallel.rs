@@ -286,7 +286,7 @@ fn one_at_a_time(delay: u64) -> (Setup, std::path::PathBuf) {
     let setup = Setup::new();
     let log = setup.path("calls");
     let script = json!({ "tools": tools, "call_log": log });
-    (setup.server_with("a", script, "serialize = true\nparallel = true"), log)
+    (setup.server_with("a", script, "max_concurrency = 1\nparallel = true"), log)
 }
 
 #[tokio::test]

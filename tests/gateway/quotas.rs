@@ -63,7 +63,7 @@ fn launch(name: &str) -> Value {
 
 #[tokio::test]
 async fn jobs_of_others_never_end_a_call_that_was_sent() {
-    let quotas = "[quotas]\njobs = 1\ncalls = 2";
+    let quotas = "[quotas]\ncalls = 1";
     let (inside, log) = shop("soft_deadline = '200ms'", "", quotas).await;
     let first = inside.answer("execute_tool", launch("shop.hang")).await;
     assert_eq!(first["state"], "running", "{first}");
@@ -166,7 +166,7 @@ fn note(result: &Value) -> Value {
 #[tokio::test]
 async fn kept_results_of_one_client_do_not_push_out_those_of_another() {
     // Each has about 300 kB.
-    let (inside, _) = shop("", "", "[quotas]\nkept_bytes = 1000000").await;
+    let (inside, _) = shop("keep_results_bytes = 4000000", "", "").await;
     let mine = note(&inside.execute("shop.rows", json!({})).await)["ref"].clone();
     let other = another(&inside);
     let mut theirs = Vec::new();

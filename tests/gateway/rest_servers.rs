@@ -118,13 +118,13 @@ async fn endpoints_written_by_hand_are_requests() {
     let service = serve(|seen| json_answer(json!({ "path": seen.target }))).await;
     let inside = open(
         &service,
-        "headers = { Authorization = 'Bearer s3cr3t-t0ken' }",
+        "headers = { Authorization = 'Bearer s3cr3t-t0ken' }\ntools.add_post = { risk = 'low', tags = ['writing'] }",
         &[
             (
                 "list_posts",
                 "path = '/users/{id}/posts'\nquery = ['page']\nheader = ['X-Team']\ndescription = 'The posts of a user'",
             ),
-            ("add_post", "method = 'post'\npath = '/posts'\nbody = ['title']\nrisk = 'low'\ntags = ['writing']"),
+            ("add_post", "method = 'post'\npath = '/posts'\nbody = ['title']"),
             ("drop_post", "method = 'DELETE'\npath = '/posts/{id}'"),
         ],
     )
@@ -143,7 +143,7 @@ async fn endpoints_written_by_hand_are_requests() {
     assert_eq!(serde_json::from_str::<Value>(&seen.body).expect("JSON"), json!({ "title": "News" }));
     let risk = async |tool: &str| inside.answer("get_tool", json!({ "name": tool })).await["risk"].clone();
     assert_eq!(risk("shop.list_posts").await, "low");
-    assert_eq!(risk("shop.add_post").await, "low", "the endpoint says so");
+    assert_eq!(risk("shop.add_post").await, "low", "the configuration says so");
     assert_eq!(risk("shop.drop_post").await, "high");
     let found = inside.answer("search_tools", json!({ "query": "posts of a user" })).await;
     assert_eq!(found["results"][0]["name"], "shop.list_posts", "{found}");
@@ -355,17 +355,14 @@ async fn a_failure_is_repeated_once_where_that_changes_nothing() {
 
 #[tokio::test]
 async fn a_service_that_is_gone_slow_or_long_winded_is_told() {
-    let service = serve(|_| typed("text/plain", "x".repeat(5_000))).await;
-    let inside = open(
-        &service,
-        "timeout = '1s'\nmax_response_bytes = 4_000",
-        &[
-            ("slow", "path = '/slow'"),
-            ("change", "method = 'POST'\npath = '/slow'"),
-            ("long", "path = '/long'"),
-        ],
-    )
-    .await;
+    let service = serve(|_| typed("text/plain", "x".repeat(1_100_000))).await;
+    let all = [
+        ("slow", "path = '/slow'"),
+        ("change", "method = 'POST'\npath = '/slow'"),
+        ("long", "path = '/long'"),
+    ];
+    let setup = Setup::new().server_of("shop", &endpoints(&service, "timeout = '1s'", &all));
+    let inside = setup.toml("[limits]\nresult_bytes = 1_048_576").open().await;
     for (tool, retryable) in [("slow", true), ("change", false)] {
         let fault = fault(&inside, tool, json!({})).await;
         assert_eq!((&fault["code"], &fault["retryable"]), (&json!("timeout"), &json!(retryable)), "{fault}");
@@ -375,7 +372,7 @@ async fn a_service_that_is_gone_slow_or_long_winded_is_told() {
     let long = fault(&inside, "long", json!({})).await;
     assert_eq!(long["code"], "upstream_error");
     let message = long["message"].as_str().expect("a message");
-    assert!(message.contains("max_response_bytes") && message.ends_with("or use another tool."), "{message}");
+    assert!(message.contains("result_bytes") && message.ends_with("or use another tool."), "{message}");
     let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let gone =
         Service { base: format!("http://{}", free.local_addr().expect("bound")), seen: Arc::default() };

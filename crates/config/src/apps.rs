@@ -10,13 +10,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Globs, Secret, values::time};
+use super::{Globs, Secret, schema::table_or_word, values::time};
 use crate::workflow::{FILTER, OnError, Retry};
 
 /// How many items of a `for_each` run at a time by default.
 pub const ITEMS_AT_A_TIME: usize = 8;
-/// How many turns a model has by default.
-const MAX_TURNS: usize = 10;
 /// The only text allowed for `model`.
 const CLIENT: &str = "client";
 
@@ -88,14 +86,18 @@ impl AppModel {
 }
 
 /// An endpoint that speaks OpenAI's chat completions.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelEndpoint {
-    /// The address up to `/chat/completions`.
+    /// The address of the endpoint, up to `/chat/completions`.
+    #[schemars(extend("format" = "http-url"), example = &"https://api.openai.com/v1")]
     pub base_url: String,
-    /// What the endpoint calls the model.
+    /// The name of the model at the endpoint.
+    #[schemars(length(min = 1), example = &"gpt-5-mini")]
     pub name: String,
-    /// The key, if the endpoint wants one.
+    /// The key, sent as a bearer token to `base_url` and nowhere else.
+    #[schemars(with = "Option<String>", length(min = 1), extend("format" = "header-value"))]
+    #[schemars(example = &"${OPENAI_API_KEY}")]
     pub api_key: Option<Secret>,
 }
 
@@ -107,35 +109,9 @@ pub(super) fn model_word(text: &str) -> Result<(), String> {
     }
 }
 
-fn model_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": ["object", "string"],
-        "format": "app-model",
-        "properties": {
-            "base_url": {
-                "type": "string",
-                "format": "http-url",
-                "description": "The address of the endpoint, up to `/chat/completions`.",
-                "examples": ["https://api.openai.com/v1"],
-            },
-            "name": {
-                "type": "string",
-                "minLength": 1,
-                "description": "The name of the model at the endpoint.",
-                "examples": ["gpt-5-mini"],
-            },
-            "api_key": {
-                "type": "string",
-                "minLength": 1,
-                "format": "header-value",
-                "description": "The key, sent as a bearer token to `base_url` and nowhere else.",
-                "examples": ["${OPENAI_API_KEY}"],
-            },
-        },
-        "required": ["base_url", "name"],
-        "additionalProperties": false,
-        "examples": [{ "base_url": "https://api.openai.com/v1", "name": "gpt-5-mini", "api_key": "${OPENAI_API_KEY}" }],
-    })
+fn model_schema(generator: &mut SchemaGenerator) -> Schema {
+    let example = json!({ "base_url": "https://api.openai.com/v1", "name": "gpt-5-mini", "api_key": "${OPENAI_API_KEY}" });
+    table_or_word::<ModelEndpoint>(generator, ["object", "string"], "app-model", example)
 }
 
 /// One step of a workflow.
@@ -360,7 +336,7 @@ pub(super) fn default_id(position: usize) -> String {
 }
 
 /// An app as written: a tool (`tool`), a workflow (`steps`) or a model (`model`).
-#[derive(Deserialize, JsonSchema)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct AppTable {
     /// What the app does; shown in the list of apps.
@@ -390,6 +366,7 @@ pub(super) struct AppTable {
     #[schemars(example = json!(["files.read_*"]))]
     pub allowed_tools: Globs,
     /// How many times the model may answer; each answer may call several tools.
+    #[serde(default = "max_turns")]
     #[schemars(range(min = 1, max = 100))]
     pub max_turns: usize,
     /// The most tokens of one answer of the model.
@@ -401,22 +378,8 @@ pub(super) struct AppTable {
     pub timeout: Option<Duration>,
 }
 
-impl Default for AppTable {
-    fn default() -> Self {
-        Self {
-            description: String::new(),
-            input_schema: None,
-            tool: None,
-            steps: Vec::new(),
-            output: None,
-            model: None,
-            system: String::new(),
-            allowed_tools: Globs::default(),
-            max_turns: MAX_TURNS,
-            max_tokens: None,
-            timeout: None,
-        }
-    }
+fn max_turns() -> usize {
+    10
 }
 
 impl AppTable {

@@ -32,9 +32,6 @@ pub struct ClientSettings {
     /// The longest tool description in characters that the client reads whole; longer descriptions are cut in the list.
     #[schemars(range(min = 100, max = 1_000_000), example = 2_048)]
     pub max_description: Option<usize>,
-    /// The longest instructions in characters that the client reads whole.
-    #[schemars(range(min = 100, max = 1_000_000), example = 2_048)]
-    pub max_instructions: Option<usize>,
     /// `false`: the client shows no forms, even if it claims support.
     #[schemars(example = false)]
     pub elicitation: Option<bool>,
@@ -50,7 +47,6 @@ impl ClientSettings {
         self.soft_deadline = newer.soft_deadline.or(self.soft_deadline);
         self.max_result_bytes = newer.max_result_bytes.or(self.max_result_bytes);
         self.max_description = newer.max_description.or(self.max_description);
-        self.max_instructions = newer.max_instructions.or(self.max_instructions);
         self.elicitation = newer.elicitation.or(self.elicitation);
     }
 }
@@ -121,10 +117,7 @@ impl Config {
                 .or(known.max_result_bytes)
                 .unwrap_or(default.max_result_bytes),
             max_description: known.max_description.unwrap_or(default.max_description),
-            max_instructions: known
-                .max_instructions
-                .unwrap_or(default.max_instructions)
-                .min(MAX_INSTRUCTIONS),
+            max_instructions: default.max_instructions,
             elicitation: known.elicitation.unwrap_or(default.elicitation),
         }
     }

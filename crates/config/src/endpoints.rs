@@ -4,8 +4,6 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::Risk;
-
 /// One request of a REST service as a tool.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -37,13 +35,6 @@ pub struct Endpoint {
     #[serde(default)]
     #[schemars(example = json!(["title"]))]
     pub body: Vec<String>,
-    /// How much harm the request can do. Default: from the method.
-    #[serde(default)]
-    pub risk: Option<Risk>,
-    /// Words for search and for profiles.
-    #[serde(default)]
-    #[schemars(example = json!(["posts"]))]
-    pub tags: Vec<String>,
 }
 
 fn header_schema(_: &mut SchemaGenerator) -> Schema {

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    BearerToken, Globs, OnInjection, OnLeak, Policy, Priorities, ProfileQuotas, Rate, Secret,
+    AddressRange, BearerToken, Globs, OnInjection, OnLeak, Policy, Priorities, QuotaSettings, Rate, Secret,
+    addresses,
     sandbox::{self, SandboxTable},
     schema::named,
     values::time,
@@ -99,6 +100,10 @@ pub struct GatewaySettings {
     /// Web origins that may use this gateway from a browser.
     #[schemars(example = json!(["https://app.example.com"]))]
     pub allowed_origins: Vec<String>,
+    /// Addresses and ranges of proxies whose header `Forwarded` or `X-Forwarded-For` names the client. Its address then counts
+    /// for `connections` in `[limits]`, with each request in flight as one connection.
+    #[schemars(schema_with = "addresses::schema")]
+    pub trusted_proxies: Vec<AddressRange>,
     /// `true`: if this file has no tokens, clients over HTTP need none, at any address. Whoever reaches the address can do
     /// everything. By default they need the token that Nonet makes for this machine's user, on loopback addresses only.
     pub allow_without_tokens: bool,
@@ -208,6 +213,7 @@ impl Default for GatewaySettings {
             keep_calls: true,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
+            trusted_proxies: Vec::new(),
             allow_without_tokens: false,
             notify: None,
             rate: None,
@@ -278,7 +284,7 @@ pub struct Profile {
     #[schemars(example = json!(["${READER_TOKEN}"]))]
     pub tokens: Vec<BearerToken>,
     /// Other figures than those of `[quotas]`, for each token or session of this profile.
-    pub quotas: ProfileQuotas,
+    pub quotas: QuotaSettings,
     /// Patterns on full names with a number from -10 to 10 that raises or lowers these tools in searches; they take
     /// precedence over `[gateway]`'s.
     pub priorities: Priorities,

@@ -26,6 +26,7 @@ mod quotas;
 mod rate;
 mod read;
 mod reference;
+mod removed;
 mod rest;
 mod rules;
 mod sandbox;
@@ -70,7 +71,7 @@ pub use one_server::toml_value;
 pub use one_server::{OneServer, server_of};
 pub use outline::{OutlineEntry, outline};
 pub use paths::{LOCK_FILE, lock_file_beside};
-pub use quotas::{ProfileQuotas, Quotas};
+pub use quotas::{QuotaSettings, Quotas};
 pub use rate::Rate;
 pub use reference::reference;
 pub use rest::{OpenApi, RestSettings};
@@ -78,8 +79,8 @@ pub use rules::OF_REST;
 pub use sandbox::{HostPort, Network, SandboxSettings};
 pub use schema::schema;
 pub use servers::{
-    BreakerSettings, Expose, Grant, OAuth, OnInjection, OnLeak, Placement, Policy, ServerScope,
-    ServerSettings, SetupCall, ToolOverride, Transport,
+    Expose, Grant, OAuth, OnInjection, OnLeak, Placement, Policy, ServerScope, ServerSettings, SetupCall,
+    ToolOverride, Transport,
 };
 pub use values::{BearerToken, Globs, Priorities, Secret};
 
@@ -118,7 +119,7 @@ pub struct Config {
     /// Whether the file has bearer tokens, even in a left-out entry: then every HTTP request needs one of them.
     pub guarded: bool,
     /// What one token or session may use at the same time, unless a profile overrides it.
-    pub quotas: Quotas,
+    pub quotas: QuotaSettings,
     /// Limits of messages and connections.
     pub limits: LimitSettings,
     /// The sandbox of servers without their own setting.
@@ -183,6 +184,8 @@ pub struct LoadedConfig {
     pub faults: Vec<ConfigFault>,
     /// Problems without consequences for entries: secrets that others can read.
     pub warnings: Vec<ConfigFault>,
+    /// The file's keys that are gone, with what to write instead.
+    pub removed: Vec<ConfigFault>,
     /// Whether the use of the file depends on the user's trust.
     pub trust: FileTrust,
 }
@@ -200,6 +203,11 @@ pub enum FileTrust {
 }
 
 impl LoadedConfig {
+    /// Returns what the user is told although every entry can be used.
+    pub fn remarks(&self) -> impl Iterator<Item = &ConfigFault> {
+        self.warnings.iter().chain(&self.removed)
+    }
+
     /// Returns the entries that are left out, such as `servers.files`.
     pub fn left_out(&self) -> BTreeSet<&str> {
         self.faults.iter().filter_map(|fault| fault.entry.as_deref()).collect()
@@ -272,6 +280,7 @@ pub fn parse_with(
 ) -> Result<LoadedConfig, LoadError> {
     let mut written = read::read(text, file, sources, secrets)?;
     let mut faults = std::mem::take(&mut written.faults);
+    let removed = removed::carry_over(&mut written);
     faults.extend(explain::check(&written));
     faults.extend(check::check(&written, &faults));
     let mut config =
@@ -284,7 +293,7 @@ pub fn parse_with(
     if faults.iter().any(|fault| fault.entry.is_none()) {
         return Err(LoadError::Faults(faults));
     }
-    Ok(LoadedConfig { config, faults, warnings: Vec::new(), trust: FileTrust::default() })
+    Ok(LoadedConfig { config, faults, warnings: Vec::new(), removed, trust: FileTrust::default() })
 }
 
 /// Whether a text has a `[cluster]` table, even a faulty one.

@@ -7,73 +7,55 @@ use super::Config;
 
 /// How much one client may have at the same time: each bearer token, and each session without one. New work beyond it is
 /// refused; what has begun goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+pub struct QuotaSettings {
+    /// The most calls in flight, and the most background tasks; a call in flight that becomes a task is never refused. Default:
+    /// 64, in a profile as in `[quotas]`.
+    #[schemars(range(min = 1, max = 100_000), example = 8)]
+    pub calls: Option<usize>,
+    /// The most open sessions over HTTP of one token, or of all clients without a token. Default: 1,000, in a profile as in
+    /// `[quotas]`.
+    #[schemars(range(min = 1, max = 100_000), example = 100)]
+    pub sessions: Option<usize>,
+}
+
+/// What one token or session may use at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quotas {
     /// The most calls in flight.
-    #[schemars(range(min = 1, max = 100_000))]
     pub calls: usize,
-    /// The most background tasks. A call in flight that becomes one is never refused.
-    #[schemars(range(min = 1, max = 100_000))]
+    /// The most background tasks.
     pub jobs: usize,
     /// The most bytes of kept results; the oldest of the same client go first.
-    #[schemars(range(min = 1_000_000, max = 1_000_000_000_000_u64))]
     pub kept_bytes: u64,
     /// The most open questions in the chat; the oldest of the same client goes first.
-    #[schemars(range(min = 1, max = 10_000))]
     pub questions: usize,
     /// The most calls that wait for an answer of the client while no request of it is open.
-    #[schemars(range(min = 1, max = 10_000))]
     pub parked: usize,
-    /// The most open sessions over HTTP of one token, or of all clients without a token.
-    #[schemars(range(min = 1, max = 100_000))]
+    /// The most open sessions over HTTP.
     pub sessions: usize,
 }
 
 impl Default for Quotas {
     fn default() -> Self {
-        Self { calls: 64, jobs: 50, kept_bytes: 64_000_000, questions: 50, parked: 50, sessions: 1_000 }
+        Self { calls: 64, jobs: 64, kept_bytes: 64_000_000, questions: 50, parked: 50, sessions: 1_000 }
     }
-}
-
-/// Other figures than those of `[quotas]`, for each token or session of a profile.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct ProfileQuotas {
-    /// The most calls in flight.
-    #[schemars(range(min = 1, max = 100_000), example = 8)]
-    pub calls: Option<usize>,
-    /// The most background tasks.
-    #[schemars(range(min = 1, max = 100_000), example = 10)]
-    pub jobs: Option<usize>,
-    /// The most bytes of kept results.
-    #[schemars(range(min = 1_000_000, max = 1_000_000_000_000_u64), example = 16_000_000)]
-    pub kept_bytes: Option<u64>,
-    /// The most open questions in the chat.
-    #[schemars(range(min = 1, max = 10_000), example = 10)]
-    pub questions: Option<usize>,
-    /// The most calls that wait for an answer of the client while no request of it is open.
-    #[schemars(range(min = 1, max = 10_000), example = 10)]
-    pub parked: Option<usize>,
-    /// The most open sessions over HTTP.
-    #[schemars(range(min = 1, max = 100_000), example = 100)]
-    pub sessions: Option<usize>,
 }
 
 impl Config {
     /// Returns the quotas of one token or session under a profile.
     pub fn quotas(&self, profile: Option<&str>) -> Quotas {
-        let all = self.quotas;
-        let Some(own) = profile.and_then(|name| self.profiles.get(name)).map(|profile| profile.quotas) else {
-            return all;
-        };
+        let default = Quotas::default();
+        let own = profile.and_then(|name| self.profiles.get(name)).map(|profile| profile.quotas);
+        let own = own.unwrap_or_default();
+        let calls = own.calls.or(self.quotas.calls).unwrap_or(default.calls);
         Quotas {
-            calls: own.calls.unwrap_or(all.calls),
-            jobs: own.jobs.unwrap_or(all.jobs),
-            kept_bytes: own.kept_bytes.unwrap_or(all.kept_bytes),
-            questions: own.questions.unwrap_or(all.questions),
-            parked: own.parked.unwrap_or(all.parked),
-            sessions: own.sessions.unwrap_or(all.sessions),
+            calls,
+            jobs: calls,
+            kept_bytes: self.gateway.keep_results_bytes / 4,
+            sessions: own.sessions.or(self.quotas.sessions).unwrap_or(default.sessions),
+            ..default
         }
     }
 }
@@ -94,13 +76,12 @@ mod tests {
     #[test]
     fn a_profile_changes_what_it_names() {
         assert_eq!(quotas("", None), Quotas::default());
-        let toml =
-            "[quotas]\ncalls = 10\njobs = 5\n[profiles.reader]\nquotas = { calls = 2 }\n[profiles.plain]\n";
-        let all = Quotas { calls: 10, jobs: 5, ..Quotas::default() };
+        let toml = "[quotas]\ncalls = 10\nsessions = 5\n[profiles.reader]\nquotas = { calls = 2 }\n[profiles.plain]\n";
+        let all = Quotas { calls: 10, jobs: 10, sessions: 5, ..Quotas::default() };
         assert_eq!(quotas(toml, None), all);
         assert_eq!(quotas(toml, Some("plain")), all);
         assert_eq!(quotas(toml, Some("gone")), all);
-        assert_eq!(quotas(toml, Some("reader")), Quotas { calls: 2, ..all });
+        assert_eq!(quotas(toml, Some("reader")), Quotas { calls: 2, jobs: 2, ..all });
     }
 
     #[test]
@@ -118,6 +99,6 @@ mod tests {
         };
         check("[quotas]\ncalls = 0\n", "quotas.calls", "1");
         check("[quotas]\ncall = 5\n", "quotas.call", "calls");
-        check("[profiles.a]\nquotas = { kept = 5 }\n", "profiles.a.quotas.kept", "kept_bytes");
+        check("[profiles.a]\nquotas = { session = 5 }\n", "profiles.a.quotas.session", "sessions");
     }
 }

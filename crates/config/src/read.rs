@@ -36,6 +36,7 @@ pub(super) struct ConfigSource {
 }
 
 /// The position of a value.
+#[derive(Clone)]
 struct Spot {
     /// The full dotted key.
     key: String,
@@ -148,6 +149,34 @@ impl ConfigSource {
             }
         }
         Some(value)
+    }
+
+    /// Takes a value out of the file.
+    pub(crate) fn take(&mut self, pointer: &str) -> Option<Value> {
+        let (parent, key) = pointer.rsplit_once('/')?;
+        let parent = self.value.pointer_mut(parent)?.as_object_mut()?;
+        parent.shift_remove(&key.replace("~1", "/").replace("~0", "~"))
+    }
+
+    /// Changes a value, with all tables around it. If the file does not have it, its faults point to `origin`.
+    pub(crate) fn put(
+        &mut self,
+        pointer: &str,
+        origin: &str,
+        change: impl FnOnce(Option<Value>) -> Option<Value>,
+    ) {
+        let Some(value) = change(self.take(pointer)) else { return };
+        let mut place = &mut self.value;
+        for key in pointer.split('/').skip(1) {
+            // A table that is none has a fault of its own.
+            let Some(table) = place.as_object_mut() else { return };
+            let key = key.replace("~1", "/").replace("~0", "~");
+            place = table.entry(key).or_insert_with(|| Map::new().into());
+        }
+        *place = value;
+        if let Some(spot) = self.spots.get(origin).cloned() {
+            self.spots.entry(pointer.into()).or_insert(spot);
+        }
     }
 
     /// Returns the entry that contains a pointer, such as `servers.files`, if the entry can be left out.

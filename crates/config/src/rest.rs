@@ -31,10 +31,6 @@ pub struct RestSettings {
     #[serde(default)]
     #[schemars(schema_with = "headers_out_schema")]
     pub headers_out: Vec<String>,
-    /// The longest answer of a REST service, in bytes.
-    #[serde(default = "max_response_bytes")]
-    #[schemars(range(min = 1_000, max = 256_000_000))]
-    pub max_response_bytes: usize,
     /// `true`: allows a private address, such as 10.0.0.9, behind a public host name of a REST service.
     #[serde(default)]
     pub private_addresses: bool,
@@ -47,10 +43,6 @@ pub struct RestSettings {
     /// Whether the configuration has OAuth settings.
     #[serde(skip)]
     pub has_oauth: bool,
-}
-
-fn max_response_bytes() -> usize {
-    10_000_000
 }
 
 fn headers_out_schema(_: &mut SchemaGenerator) -> Schema {

@@ -30,7 +30,7 @@ pub(super) struct TableRules {
 }
 
 /// The keys that only a REST service (a server with `openapi` or `endpoints`) may have.
-pub const OF_REST: [&str; 4] = ["base_url", "headers_out", "max_response_bytes", "private_addresses"];
+pub const OF_REST: [&str; 3] = ["base_url", "headers_out", "private_addresses"];
 const REMOVE: &str = "Remove it.";
 const BOTH: &str = "Set both or neither.";
 const SEPARATE: &str = "Make each a separate step.";

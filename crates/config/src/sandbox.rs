@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::json;
 
-use super::{Globs, paths::Paths};
+use super::{Globs, paths::Paths, schema::table_or_word};
 
 /// The allowed words for `sandbox`.
 const LEVELS: [&str; 2] = ["off", "standard"];
@@ -163,14 +163,7 @@ fn one_of(text: &str, words: &[&str], or: &str) -> Result<(), String> {
 }
 
 pub(super) fn schema(generator: &mut SchemaGenerator) -> Schema {
-    let mut schema = SandboxSettings::json_schema(generator);
-    schema.insert("type".into(), json!(["string", "object"]));
-    schema.insert("format".into(), "sandbox".into());
-    schema.insert("examples".into(), json!(["standard"]));
-    schema.remove("description");
-    schema.remove("title");
-    schema.remove("default");
-    schema
+    table_or_word::<SandboxSettings>(generator, ["string", "object"], "sandbox", json!("standard"))
 }
 
 fn net_schema(_: &mut SchemaGenerator) -> Schema {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     AddressRange, AuditSettings, Category, ClientSettings, ClusterSettings, GatewaySettings, Globs,
-    LimitSettings, PolicyRule, Profile, Quotas, Rate, RedisUrl, ReplicaAddress,
+    LimitSettings, PolicyRule, Profile, QuotaSettings, Rate, RedisUrl, ReplicaAddress,
     apps::{AppTable, model_word},
     rest, sandbox,
     servers::{Placement, ServerTable},
@@ -109,7 +109,7 @@ type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 /// The tables of a config file, and the schema of each.
 pub(super) const SECTIONS: [(&str, MakeSchema); 12] = [
     ("gateway", SchemaGenerator::subschema_for::<GatewaySettings>),
-    ("quotas", SchemaGenerator::subschema_for::<Quotas>),
+    ("quotas", SchemaGenerator::subschema_for::<QuotaSettings>),
     ("limits", SchemaGenerator::subschema_for::<LimitSettings>),
     ("audit", SchemaGenerator::subschema_for::<AuditSettings>),
     ("cluster", SchemaGenerator::subschema_for::<ClusterSettings>),
@@ -167,6 +167,23 @@ pub(super) fn with_keys(format: &str, value: Schema, example: Value) -> Schema {
         "propertyNames": { "format": format },
         "examples": [example],
     })
+}
+
+/// Returns the schema of a key that takes a table or a word of a format, in this order of types.
+pub(super) fn table_or_word<T: JsonSchema>(
+    generator: &mut SchemaGenerator,
+    types: [&str; 2],
+    format: &str,
+    example: Value,
+) -> Schema {
+    let mut schema = T::json_schema(generator);
+    for (key, value) in [("type", json!(types)), ("format", json!(format)), ("examples", json!([example]))] {
+        schema.insert(key.into(), value);
+    }
+    for key in ["description", "title", "default"] {
+        schema.remove(key);
+    }
+    schema
 }
 
 fn entries<T: JsonSchema>(generator: &mut SchemaGenerator, format: &str, description: &str) -> Schema {

@@ -70,20 +70,18 @@ pub struct ServerSettings {
     /// `true`: calls that may change something may run concurrently.
     #[serde(default)]
     pub parallel: bool,
-    /// `true`: one call at a time, for all tools and callers, regardless of `parallel` and `max_concurrency`. Further calls
-    /// wait for their turn.
-    #[serde(default)]
-    pub serialize: bool,
-    /// The most concurrent calls on the server; further calls wait for their turn. In a cluster, a number that is given here holds for
+    /// The most concurrent calls on the server; further calls wait for their turn. `1`: one call at a time, regardless of
+    /// `parallel`. In a cluster, a number that is given here holds for
     /// all replicas together, unless the server is a program of each replica. Default: 64 for each replica.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_concurrency: Option<usize>,
     /// How many calls of the server's tools may be made, whoever makes them: `"60/m"`, also per `s` and `h`, and with
     /// `burst 10` how many of them at once. Further calls are refused until there is room.
     pub rate: Option<Rate>,
-    /// When the server, or one of its tools, gets no calls for a while because calls get no answer.
-    #[serde(default)]
-    pub breaker: BreakerSettings,
+    /// Whether the server, or one of its tools, gets no calls for a while after five failures in a row. A failure is a call that
+    /// got no answer: its connection was lost, its time was over, or a REST service was not reached.
+    #[serde(default = "yes")]
+    pub breaker: bool,
     /// Whether all clients share one instance of the server, or each client has its own. A client without a session
     /// (2026-07-28 over HTTP) uses the shared instance.
     #[serde(default)]
@@ -137,17 +135,13 @@ const CONCURRENCY: usize = 64;
 impl ServerSettings {
     /// Returns the limit of concurrent calls to the server.
     pub fn concurrency(&self) -> usize {
-        self.stated_concurrency().unwrap_or(CONCURRENCY)
+        self.max_concurrency.unwrap_or(CONCURRENCY)
     }
 
     /// Returns the limit of concurrent calls that all replicas of a cluster share: the configured limit of a server that all
     /// replicas reach. A locally started program belongs to its replica.
     pub fn shared_concurrency(&self) -> Option<usize> {
-        self.stated_concurrency().filter(|_| !matches!(self.transport, Transport::Stdio { .. }))
-    }
-
-    fn stated_concurrency(&self) -> Option<usize> {
-        if self.serialize { Some(1) } else { self.max_concurrency }
+        self.max_concurrency.filter(|_| !matches!(self.transport, Transport::Stdio { .. }))
     }
 
     /// Whether the server is a program in a sandbox.
@@ -304,26 +298,6 @@ pub struct ToolOverride {
     pub parallel: Option<bool>,
     /// How many calls of this tool may be made, within its server's `rate`.
     pub rate: Option<Rate>,
-}
-
-/// When a server that keeps failing gets no calls for a while. A failure is a call that got no answer: its connection was
-/// lost, its time was over, or a REST service was not reached. A tool that says itself that it failed has answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct BreakerSettings {
-    /// How many failures in a row cut off a tool, or the server if they are of several of its tools. 0: none do.
-    #[schemars(range(min = 0, max = 1_000))]
-    pub failures: u32,
-    /// How long until one call may try again. Doubles with each try that fails, up to 5 minutes.
-    #[serde(with = "time")]
-    #[schemars(schema_with = "time::schema")]
-    pub wait: Duration,
-}
-
-impl Default for BreakerSettings {
-    fn default() -> Self {
-        Self { failures: 5, wait: Duration::from_secs(10) }
-    }
 }
 
 /// What happens when a tool is called, in order of strictness.
@@ -485,12 +459,6 @@ impl ServerTable {
     /// Returns the checked form. `check` has made sure that `command`, `url` and the keys of a REST service exclude each other.
     pub(crate) fn into_server(self, paths: &Paths, secrets: Vec<Secret>, limits: Limits) -> ServerSettings {
         let mut rest = self.rest;
-        let mut tools = self.settings.tools;
-        for (name, endpoint) in &rest.endpoints {
-            let tool = tools.entry(name.clone()).or_default();
-            tool.risk = tool.risk.or(endpoint.risk);
-            tool.tags.extend(endpoint.tags.iter().cloned());
-        }
         let is_rest = rest.openapi.is_some() || !rest.endpoints.is_empty();
         let transport = match self.url {
             _ if is_rest => {
@@ -516,7 +484,7 @@ impl ServerTable {
             },
         };
         let timeout = self.timeout.unwrap_or(if is_rest { REST_TIMEOUT } else { MCP_TIMEOUT });
-        ServerSettings { transport, timeout, tools, secrets, limits, ..self.settings }
+        ServerSettings { transport, timeout, secrets, limits, ..self.settings }
     }
 }
 

@@ -106,7 +106,7 @@ pub enum QuotaExceeded {
     /// The client has as many calls in flight as `quotas.calls` allows. Holds their number.
     #[error("This client already has {0} calls in flight, its maximum")]
     Calls(usize),
-    /// The client's background tasks leave no room under `quotas.jobs`. Holds their number.
+    /// The client's background tasks leave no room under `quotas.calls`. Holds their number.
     #[error("This client already has {0} tasks in the background, its maximum")]
     Jobs(usize),
     /// Too many requests of all kinds are in flight, compared with `quotas.calls`. Holds their number.
@@ -127,7 +127,7 @@ impl From<QuotaExceeded> for Fault {
                 ("wait for one to end, or cancel one; `quotas.calls` of servers.toml is the limit.", RETRY)
             }
             QuotaExceeded::Jobs(_) => (
-                "wait for one to end, or cancel one with gateway.background_run {task_id, cancel: true}; `quotas.jobs` of servers.toml is the limit.",
+                "wait for one to end, or cancel one with gateway.background_run {task_id, cancel: true}; `quotas.calls` of servers.toml is the limit.",
                 RETRY,
             ),
             QuotaExceeded::Gateway(_) => ("wait for one to end, or cancel one.", RETRY),

@@ -39,6 +39,13 @@ pub struct SizeLimit {
     pub values: usize,
 }
 
+impl SizeLimit {
+    /// Returns the limit of results of calls with this number of bytes.
+    pub const fn of_answer(bytes: usize) -> Self {
+        Self { bytes, values: bytes / 32 }
+    }
+}
+
 /// The size limits of messages, by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -66,14 +73,14 @@ impl Limits {
             of_server: SizeLimit { bytes: of_server, values: of_server / 50 },
             page: SizeLimit { bytes: page, values: page / 20 },
             list: SizeLimit { bytes: list, values: list / 32 },
-            answer: SizeLimit { bytes: answer, values: answer / 32 },
+            answer: SizeLimit::of_answer(answer),
             of_client: SizeLimit { bytes: of_client, values: of_client / 20 },
             error: 64 << 10,
             unread: 16 << 20,
         }
     }
 
-    /// The highest limits that a configuration may set: for code that passes messages on without parsing them into trees.
+    /// Limits above those of any gateway: for code that passes messages on without parsing them into trees.
     pub const HIGHEST: Self = Self::new(16 << 20, 64 << 20, 256 << 20, 256 << 20, 64 << 20);
 }
 

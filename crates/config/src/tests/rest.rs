@@ -12,12 +12,12 @@ fn a_rest_service_has_a_document_endpoints_or_both() {
     assert_eq!(by_document.timeout.as_secs(), 30);
     let Transport::Rest(rest) = &by_document.transport else { panic!("{by_document:?}") };
     assert_eq!(rest.openapi, Some(OpenApi::File("/etc/nonet/api.yaml".into())));
-    assert_eq!((rest.max_response_bytes, rest.private_addresses), (10_000_000, false));
+    assert!(!rest.private_addresses);
     assert_eq!(by_document.transport.sign_in(), None, "no document decides where tokens go");
     let by_hand = settings(
         "[servers.a]\nbase_url = 'https://api.example.com'\ntimeout = '2m'\n\
-         [servers.a.endpoints.look]\npath = '/x/{id}'\nrisk = 'high'\ntags = ['x']\n\
-         [servers.a.tools.look]\nrisk = 'low'\n",
+         [servers.a.endpoints.look]\npath = '/x/{id}'\n\
+         [servers.a.tools.look]\nrisk = 'low'\ntags = ['x']\n",
     );
     assert_eq!((by_hand.timeout.as_secs(), by_hand.tools["look"].risk), (120, Some(Risk::Low)));
     assert_eq!(by_hand.tools["look"].tags, ["x"]);
@@ -53,7 +53,7 @@ openapi = "ftp://example.com/x.json"
 base_url = "https://example.com/?key=s3cr3t#x"
 operations = ["x["]
 headers_out = ["a b"]
-max_response_bytes = 1
+private_addresses = 1
 
 [servers.sign_in]
 openapi = "x.json"

@@ -11,12 +11,15 @@ use std::{
 };
 
 use nonet_base::{clock::millis, text::clip};
-use nonet_config::BreakerSettings;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::CallError;
 
+/// How many failures in a row cut off a tool, or the server if they are of several of its tools.
+const FAILURES: u32 = 5;
+/// How long until one call may try again. Doubles with each try that fails.
+const WAIT: Duration = Duration::from_secs(10);
 /// The longest wait before the next probe.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// How long calls wait while another one probes.
@@ -70,7 +73,6 @@ struct OpenCircuit {
 pub(super) struct Trial<'a> {
     breaker: Option<&'a Breaker>,
     tool: &'a str,
-    settings: BreakerSettings,
     began: Instant,
     tries: bool,
 }
@@ -137,7 +139,6 @@ impl Circuit {
         error: &str,
         tries: bool,
         may_open: bool,
-        settings: &BreakerSettings,
     ) -> Option<Duration> {
         if self.last.is_some_and(|last| began < last) && !tries {
             return None;
@@ -148,7 +149,7 @@ impl Circuit {
         let wait = match &self.open {
             Some(open) if tries && open.tried => (open.wait * 2).min(LONGEST_WAIT),
             Some(_) => return None,
-            None if may_open && self.failures >= settings.failures => settings.wait,
+            None if may_open && self.failures >= FAILURES => WAIT,
             None => return None,
         };
         self.open = Some(OpenCircuit { until: now + wait, wait, tried: false });
@@ -158,14 +159,10 @@ impl Circuit {
 
 impl Breaker {
     /// Lets a call of a tool through, or returns the reason for refusing it.
-    pub(super) fn admit<'a>(
-        &'a self,
-        tool: &'a str,
-        settings: BreakerSettings,
-    ) -> Result<Trial<'a>, BreakerRefusal> {
+    pub(super) fn admit<'a>(&'a self, tool: &'a str, is_on: bool) -> Result<Trial<'a>, BreakerRefusal> {
         let began = Instant::now();
-        let breaker = (settings.failures > 0).then_some(self);
-        let mut trial = Trial { breaker, tool, settings, began, tries: false };
+        let breaker = is_on.then_some(self);
+        let mut trial = Trial { breaker, tool, began, tries: false };
         if breaker.is_none() || !self.troubled.load(Ordering::Acquire) {
             return Ok(trial);
         }
@@ -248,7 +245,7 @@ impl Breaker {
     }
 
     fn failed(&self, trial: &Trial<'_>, error: &str) {
-        let (tool, settings) = (trial.tool, &trial.settings);
+        let tool = trial.tool;
         let mut state = self.state.lock();
         let state = &mut *state;
         self.troubled.store(true, Ordering::Release);
@@ -262,7 +259,7 @@ impl Breaker {
                 continue;
             }
             let circuit = state.all.entry(tool.clone()).or_default();
-            if let Some(wait) = circuit.fail(times, error, trial.tries, may_open, settings) {
+            if let Some(wait) = circuit.fail(times, error, trial.tries, may_open) {
                 let refusal = circuit.refusal(tool.is_none(), wait);
                 state.tell(BreakerNews::Rests(tool, refusal));
             }
@@ -343,8 +340,6 @@ mod tests {
 
     use super::*;
 
-    const SETTINGS: BreakerSettings = BreakerSettings { failures: 3, wait: Duration::from_secs(10) };
-
     fn lost() -> Result<Value, CallError> {
         Err(CallError::Closed("it crashed".into()))
     }
@@ -352,7 +347,7 @@ mod tests {
     /// Makes a call with this outcome. Returns why it was refused, if it was.
     async fn call(breaker: &Breaker, tool: &str, result: Result<Value, CallError>) -> Option<BreakerRefusal> {
         tokio::time::advance(Duration::from_millis(1)).await;
-        let trial = match breaker.admit(tool, SETTINGS) {
+        let trial = match breaker.admit(tool, true) {
             Ok(trial) => trial,
             Err(resting) => return Some(resting),
         };
@@ -364,13 +359,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_tool_that_keeps_failing_rests_and_comes_back() {
         let breaker = Breaker::default();
-        for _ in 0..3 {
+        for _ in 0..FAILURES {
             assert_eq!(call(&breaker, "slow", lost()).await, None);
             assert_eq!(call(&breaker, "good", Ok(json!({}))).await, None);
         }
         let resting = call(&breaker, "slow", Ok(json!({}))).await.expect("it rests");
-        assert!(!resting.is_server && resting.failures == 3, "{resting:?}");
-        assert!(resting.wait <= SETTINGS.wait && resting.wait > SETTINGS.wait / 2, "{resting:?}");
+        assert!(!resting.is_server && resting.failures == FAILURES, "{resting:?}");
+        assert!(resting.wait <= WAIT && resting.wait > WAIT / 2, "{resting:?}");
         assert_eq!(call(&breaker, "good", Ok(json!({}))).await, None, "others are called");
         assert_eq!(
             breaker.status().map(|status| (status.open, status.tools)),
@@ -378,16 +373,16 @@ mod tests {
         );
 
         // One call probes, and the others wait for it.
-        tokio::time::advance(SETTINGS.wait).await;
-        let trial = breaker.admit("slow", SETTINGS).expect("one call may try");
-        assert_eq!(breaker.admit("slow", SETTINGS).err().map(|resting| resting.wait), Some(TRIED));
+        tokio::time::advance(WAIT).await;
+        let trial = breaker.admit("slow", true).expect("one call may try");
+        assert_eq!(breaker.admit("slow", true).err().map(|resting| resting.wait), Some(TRIED));
         trial.ended(&lost(), true);
         let resting = call(&breaker, "slow", lost()).await.expect("it rests again");
-        assert!(resting.wait > SETTINGS.wait, "the wait has doubled: {resting:?}");
+        assert!(resting.wait > WAIT, "the wait has doubled: {resting:?}");
 
         // A cancelled probe is inconclusive, and the next call probes.
-        tokio::time::advance(SETTINGS.wait * 2).await;
-        drop(breaker.admit("slow", SETTINGS).expect("one call may try"));
+        tokio::time::advance(WAIT * 2).await;
+        drop(breaker.admit("slow", true).expect("one call may try"));
         assert_eq!(call(&breaker, "slow", Ok(json!({}))).await, None);
         assert_eq!(breaker.status(), None);
         assert!(!breaker.troubled.load(Ordering::Acquire));
@@ -399,13 +394,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_rests_when_several_tools_fail_in_a_row() {
         let breaker = Breaker::default();
-        for tool in ["a", "b", "a"] {
+        for tool in ["a", "b", "a", "b", "a"] {
             assert_eq!(call(&breaker, tool, lost()).await, None);
         }
         let resting = call(&breaker, "c", Ok(json!({}))).await.expect("no tool is called");
         assert!(resting.is_server, "{resting:?}");
         assert_eq!(breaker.status().map(|status| status.open), Some("server"));
-        tokio::time::advance(SETTINGS.wait).await;
+        tokio::time::advance(WAIT).await;
         assert_eq!(call(&breaker, "c", Ok(json!({}))).await, None);
         assert_eq!(call(&breaker, "a", Ok(json!({}))).await, None);
     }
@@ -413,9 +408,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn calls_that_fail_together_are_one_failure() {
         let breaker = Breaker::default();
-        for _ in 0..2 {
-            let trials: Vec<_> =
-                (0..50).map(|_| breaker.admit("a", SETTINGS).expect("let through")).collect();
+        for _ in 0..FAILURES - 1 {
+            let trials: Vec<_> = (0..50).map(|_| breaker.admit("a", true).expect("let through")).collect();
             tokio::time::advance(Duration::from_millis(1)).await;
             trials.into_iter().for_each(|trial| trial.ended(&lost(), true));
             tokio::time::advance(Duration::from_millis(1)).await;

@@ -139,7 +139,7 @@ impl RestAnswer<'_> {
                 web::place(self.operation.address().unwrap_or_default()).trim_end_matches('/').into(),
             ),
         };
-        let body = reply.body(self.server.settings.max_response_bytes).await.unwrap_or_default();
+        let body = reply.body(self.server.limits.answer.bytes).await.unwrap_or_default();
         let error = self.server.credentials.mask(&said(self.status, &body).replace(char::is_control, " "));
         let ways = &self.described.service.sign_in;
         if ways.is_empty() {
@@ -152,14 +152,13 @@ impl RestAnswer<'_> {
 
     /// Reads the body according to its media type.
     async fn contents(&self, reply: RestReply) -> Result<Contents, RequestError> {
-        let limit = self.server.settings.max_response_bytes;
+        let limit = self.server.limits.answer.bytes;
         let unreadable = |why: String| RequestError::Call(CallError::Unreadable(why));
         let body = match reply.body(limit).await {
             Ok(body) => body,
             Err(HttpFault::TooLong(_)) => {
                 return Err(unreadable(format!(
-                    "it is longer than {limit} bytes; ask for less, or raise `max_response_bytes` in [servers.{}]",
-                    self.server.name
+                    "it is longer than {limit} bytes; ask for less, or raise `result_bytes` in [limits]"
                 )));
             }
             Err(HttpFault::Wrong(why)) => return Err(unreadable(why)),
