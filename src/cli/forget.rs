@@ -122,7 +122,10 @@ pub(super) async fn run(args: &ForgetArgs, config: Option<&Path>) -> anyhow::Res
     };
     say!("In {}:", folder.display());
     match args.trust {
-        true => say!("  trust     in {}", show::count(store::trusted(&folder)?.unwrap_or_default() as u64, "definition")),
+        true => say!(
+            "  trust     in {}",
+            show::count(store::trusted(&folder)?.unwrap_or_default() as u64, "definition")
+        ),
         false => {
             for part in what {
                 let name = part.to_possible_value().map(|value| value.get_name().to_string());

@@ -199,7 +199,7 @@ fn start(redis: &RedisServer, name: &str, log: &std::path::Path) -> Site {
     let tools = json!([{ "name": "echo" }, { "name": "mark" }, { "name": "long", "on": { "delay_ms": 2_500, "text": "long" } }]);
     let site = Setup::new()
         .toml(&redis.toml(name))
-        .toml("[limits]\nconnections = 10000\nconnections_per_address = 10000\n")
+        .toml("[limits]\nconnections = 15000\n")
         .server("shop", json!({ "tools": tools, "call_log": log }))
         .serve_program();
     WebClient::new(&site.address, "/mcp").until_ready("shop");

@@ -216,7 +216,7 @@ fn large_arguments_over_http_arrive_whole_and_a_large_ping_does_not() {
 /// Unread streams fill no memory and delay nobody else.
 #[test]
 fn streams_that_nobody_reads_cost_little() {
-    let site = good("connections = 300\nconnections_per_address = 280").serve_program();
+    let site = good("connections = 420").serve_program();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("good");
     let mut unread = Vec::new();

@@ -123,7 +123,7 @@ async fn the_host_is_judged_by_its_name_in_http_2() {
 
 #[test]
 fn half_a_beginning_is_not_waited_for() {
-    let site = Setup::new().toml("[limits]\nheader_timeout = '300ms'").serve();
+    let site = Setup::new().toml("[limits]\nrequest_timeout = '300ms'").serve();
     for beginning in ["P", "PRI * HT", "PRI * HTTP/2.0\r\n\r\n"] {
         let mut stream = TcpStream::connect(&site.address).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");

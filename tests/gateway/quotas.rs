@@ -192,8 +192,11 @@ async fn what_the_disk_does_not_take_is_kept_in_memory_and_told() {
     assert_eq!(lasting["lasts"], Value::Null, "{lasting}");
     // Simulates a full disk: no entry can be written or read.
     let file = rusqlite::Connection::open(state.join("kept.db")).expect("it is there");
-    file.execute_batch("CREATE TRIGGER full BEFORE INSERT ON entries BEGIN SELECT RAISE(ABORT, 'full'); END")
-        .expect("the test can write");
+    file.execute_batch(
+        "CREATE TRIGGER full BEFORE INSERT ON chunks BEGIN SELECT RAISE(ABORT, 'full'); END;
+        CREATE TRIGGER full_rows BEFORE INSERT ON records BEGIN SELECT RAISE(ABORT, 'full'); END",
+    )
+    .expect("the test can write");
     let passing = note(&inside.execute("shop.rows", json!({})).await);
     assert!(passing["lasts"].as_str().is_some_and(|lasts| lasts.contains("memory")), "{passing}");
     let fetch =
@@ -211,7 +214,7 @@ async fn what_the_disk_does_not_take_is_kept_in_memory_and_told() {
     .await;
     assert_ne!(ended["isError"], true);
     // There is room again.
-    file.execute_batch("DROP TRIGGER full").expect("the test can write");
+    file.execute_batch("DROP TRIGGER full; DROP TRIGGER full_rows").expect("the test can write");
     let lasting = note(&inside.execute("shop.rows", json!({})).await);
     assert_eq!(lasting["lasts"], Value::Null, "{lasting}");
     assert_eq!(json_of(&fetch(&passing).await)["total"], 5_000);

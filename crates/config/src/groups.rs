@@ -334,9 +334,29 @@ impl PolicyRule {
         named.collect()
     }
 
+    /// Returns the policy of something with a name and a risk, and the key that decides it: a policy that names it, else its
+    /// server's, else one for its risk; the strictest of several. A policy that names another spelling can only be stricter.
+    pub fn decided(
+        policies: &BTreeMap<String, PolicyRule>,
+        (server, of_server): (&str, Option<Policy>),
+        risk: Risk,
+        matches: impl Fn(&Globs) -> bool,
+        is_caught_by: impl Fn(&Globs) -> bool,
+    ) -> (Policy, String) {
+        let strictest = |by_name: bool| {
+            let rule = Self::strictest(policies, by_name, risk, &matches);
+            rule.map(|(policy, name)| (policy, format!("policies.{name}")))
+        };
+        let exact = strictest(true)
+            .or_else(|| Some((of_server?, format!("servers.{server}.policy"))))
+            .or_else(|| strictest(false))
+            .unwrap_or((Policy::Allow, String::new()));
+        Self::raised(exact, policies, risk, is_caught_by)
+    }
+
     /// Returns the policy of a rule that names something under another spelling, with the rule's key, if it is stricter than the
     /// policy of the exact name. `is_caught` says whether patterns match a spelling.
-    pub fn raised(
+    fn raised(
         exact: (Policy, String),
         policies: &BTreeMap<String, PolicyRule>,
         risk: Risk,

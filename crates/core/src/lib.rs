@@ -184,8 +184,7 @@ impl Gateway {
         let place = place_of(&config.file);
         let pins = Pins::new(options.state.clone().filter(|_| !options.is_trial), &place, clock.clone());
         let in_store = place_in_store(&config.file, config.cluster.as_ref());
-        let store =
-            open_store(config.cluster.as_ref(), options.state.clone(), retention, &clock, &in_store);
+        let store = open_store(config.cluster.as_ref(), options.state.clone(), retention, &clock, &in_store);
         let (records, store): (_, Arc<dyn Store>) = (store.records.clone(), Arc::new(store));
         let around = Arc::new(ConnectionContext {
             guard: ProcessGuard::new(options.executable),

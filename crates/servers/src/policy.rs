@@ -99,26 +99,6 @@ struct Governed<'a> {
     is_caught: &'a dyn Fn(&Globs) -> bool,
 }
 
-/// Returns the policy of something with a name and a risk, and the key that decides it: a policy that names it, else its
-/// server's, else one for its risk; the strictest of several. A policy that names another spelling can only be stricter.
-pub(crate) fn decided(
-    policies: &BTreeMap<String, PolicyRule>,
-    (server, of_server): (&str, Option<Policy>),
-    risk: Risk,
-    matches: impl Fn(&Globs) -> bool,
-    is_caught_by: impl Fn(&Globs) -> bool,
-) -> (Policy, String) {
-    let strictest = |by_name: bool| {
-        let rule = PolicyRule::strictest(policies, by_name, risk, &matches);
-        rule.map(|(policy, name)| (policy, format!("policies.{name}")))
-    };
-    let exact = strictest(true)
-        .or_else(|| Some((of_server?, format!("servers.{server}.policy"))))
-        .or_else(|| strictest(false))
-        .unwrap_or((Policy::Allow, String::new()));
-    PolicyRule::raised(exact, policies, risk, is_caught_by)
-}
-
 /// Checks a prompt or resource, as [`check`] does a tool. A link in an allowed tool's result may lead to an item that
 /// the profile does not show, unless the profile's `deny` or `max_risk` forbids it.
 pub fn check_item(
@@ -136,7 +116,7 @@ pub fn check_item(
     let (matches, is_caught) =
         (|tools: &Globs| item.matches(tools), |tools: &Globs| item.is_caught_by(tools));
     let of_server = (item.server, item.settings.policy);
-    let (policy, rule) = decided(policies, of_server, item.risk, matches, is_caught);
+    let (policy, rule) = PolicyRule::decided(policies, of_server, item.risk, matches, is_caught);
     if policy == Policy::Deny {
         return PolicyVerdict::Deny(rule);
     }

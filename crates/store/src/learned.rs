@@ -3,6 +3,7 @@
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use nonet_base::json::set_member;
 use nonet_search::outcomes::{LIFETIME_S, MOST_OUTCOMES, MOST_PER_DOCUMENT, Outcome, level};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -225,7 +226,7 @@ fn hex(bytes: &[u8]) -> String {
 /// Returns the figures of an earlier format, which had the last calls as Base64.
 pub(crate) fn of_base64(mut figures: Value) -> Option<Value> {
     let recent = STANDARD.decode(figures["recent"].as_str()?).ok()?;
-    figures["recent"] = hex(&recent).into();
+    set_member(&mut figures, "recent", hex(&recent));
     Some(figures)
 }
 

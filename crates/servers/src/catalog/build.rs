@@ -20,10 +20,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::{EntryKind, GATEWAY, Keys, Listing, Tool, folded, risk};
-use crate::{
-    pins::{self, ToolTrust},
-    policy,
-};
+use crate::pins::{self, ToolTrust};
 
 /// The longest signature, in characters.
 const MAX_SIGNATURE: usize = 20_000;
@@ -342,7 +339,7 @@ impl PolicyOfName<'_> {
         }
         let of_server = (server, settings.and_then(|settings| settings.policy));
         let is_caught = |tools: &Globs| tools.catches(full, spellings);
-        let raised = policy::decided(policies, of_server, risk, |tools| tools.matches(full), is_caught);
+        let raised = PolicyRule::decided(policies, of_server, risk, |tools| tools.matches(full), is_caught);
         let of_tools = settings.into_iter().flat_map(|settings| &settings.tools);
         let of_tools = of_tools.filter_map(|(tool, of_tool)| Some((of_tool.policy?, tool)));
         let is_spelled = |tool: &str| {

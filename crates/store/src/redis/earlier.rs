@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use nonet_base::json::set_member;
 use redis::pipe;
 use serde_json::{Value, json};
 
@@ -66,7 +67,7 @@ async fn pins_of(engine: &RedisEngine) -> Result<Vec<NewRow>, StoreError> {
         for (id, text) in hash(engine, &format!("pins:of:{server}")).await? {
             let Some(mut pin) = parsed(&text) else { continue };
             let since: u64 = pin["since"].as_str().and_then(|since| since.parse().ok()).unwrap_or_default();
-            pin["since_ms"] = since.into();
+            set_member(&mut pin, "since_ms", since);
             let due = pin["waiting"].is_string().then_some(since);
             rows.push(NewRow { due, ..NewRow::new(Key::new(pins::PINS, &*owner, id), pin.to_string()) });
         }

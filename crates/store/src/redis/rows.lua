@@ -126,16 +126,16 @@ function writes.bump(take)
     for _, used in ipairs({ counter, 'counters' }) do last(base .. used, LIFE) end
 end
 
-local methods = {}
-
 -- Writes a batch if its conditions hold: the number of conditions, each with its kind and arguments, then the writes. The first
 -- argument says whether the gateway holds any of the rows.
-function methods.commit(holds, ...)
-    local arguments, at = { ... }, 0
+local function commit()
+    -- From the arguments of the script: Lua cannot pass thousands on.
+    local at = 5
     local function take()
         at = at + 1
-        return arguments[at]
+        return ARGV[at]
     end
+    local holds = take()
     for _ = 1, tonumber(take()) do
         if take() == 'count' then
             local index = of(take(), take())
@@ -148,17 +148,18 @@ function methods.commit(holds, ...)
         end
     end
     if holds == '1' then enter(me, name, lease) end
-    while at < #arguments do writes[take()](take) end
+    while at < #ARGV do writes[take()](take) end
     return 1
 end
+
+local methods = {}
 
 -- Returns a row's fields, without the body if only the head is asked for, but always with its size.
 local function shown(row, heads)
     return { row.kind, row.owner, row.id, heads and '' or row.body, row.due, row.rev, row.put, row.holder, row.n, tostring(#row.body) }
 end
 
--- Returns the rows of an index in order, and the number of newer ones. `reads` returns members of the index; some of them may be
--- of other tables.
+-- Returns the rows of these members of an index, and the number of newer ones. With `kinds`, rows of other tables are left out.
 local function answer(index, members, heads, kinds)
     local found = {}
     for _, member in ipairs(members) do
@@ -220,4 +221,5 @@ function methods.renew()
     return 0
 end
 
+if ARGV[1] == 'commit' then return commit() end
 return methods[ARGV[1]](unpack(ARGV, 6))
