@@ -76,7 +76,7 @@ impl Memory {
             let embedder = embedder.cloned();
             self.tasks.spawn(async move {
                 tokio::select! {
-                    () = shelf.catch_up(&*records, embedder.as_ref()) => {}
+                    () = shelf.catch_up(&records, embedder.as_ref()) => {}
                     () = stop.cancelled() => {}
                 }
             });

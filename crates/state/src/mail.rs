@@ -302,7 +302,7 @@ async fn keep(records: Arc<Records>, mut queue: mpsc::Receiver<WriteJob>, life: 
         let Some(write) = next else { return };
         let done = match write {
             WriteJob::Put(record, done) => {
-                let result = put(&*records, record.clone()).await;
+                let result = put(&records, record.clone()).await;
                 match &result {
                     // An earlier attempt to post the same notice may have failed.
                     Ok(()) => unwritten.remove(&record.owner, &record.id),

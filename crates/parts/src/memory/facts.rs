@@ -104,7 +104,7 @@ impl Memory {
     ) -> Result<FactOutcome, StoreError> {
         let id = id_of(content);
         let shelf = self.shelf(owner);
-        let mut state = shelf.current(&*self.records, embedder).await?;
+        let mut state = shelf.current(&self.records, embedder).await?;
         // With many facts, indexing them costs more than including them in this search is worth.
         if state.len() <= MOST_FACTS / 10 {
             state.index().await;
@@ -147,7 +147,7 @@ impl Memory {
         embedder: Option<&Embedder>,
     ) -> Result<FoundFacts, StoreError> {
         let shelf = self.shelf(owner);
-        let mut state = shelf.current(&*self.records, embedder).await?;
+        let mut state = shelf.current(&self.records, embedder).await?;
         let missing = state.missing_vectors();
         if missing > 0 && embedder.is_some() {
             drop(state);
@@ -155,7 +155,7 @@ impl Memory {
             if missing <= FEW {
                 shelf.caught_up().await;
             }
-            state = shelf.current(&*self.records, embedder).await?;
+            state = shelf.current(&self.records, embedder).await?;
         }
         let view = state.index().await;
         drop(state);
@@ -193,7 +193,7 @@ impl Memory {
     /// Removes a fact and returns its text and tags; `None` if there is no such fact.
     pub async fn forget(&self, owner: &str, id: &str) -> Result<Option<Value>, StoreError> {
         let shelf = self.shelf(owner);
-        let mut state = shelf.current(&*self.records, None).await?;
+        let mut state = shelf.current(&self.records, None).await?;
         let taken = self.records.take(RecordKind::Fact, owner, id).await?;
         if taken.is_some() {
             state.remove(id);

@@ -282,8 +282,11 @@ fn blocking_key(settings: &ServerSettings, server: &str, own_name: &str) -> Opti
     }
 }
 
+/// The places of configured examples that do not fit the schema, with the reasons.
+type UnfitExamples = Vec<(usize, String)>;
+
 /// Returns the configured examples that fit the schema, and the places of the others with the reasons.
-fn examples(own: Option<&ToolOverride>, schema: &Schema) -> (Vec<Map<String, Value>>, Vec<(usize, String)>) {
+fn examples(own: Option<&ToolOverride>, schema: &Schema) -> (Vec<Map<String, Value>>, UnfitExamples) {
     let (mut fitting, mut misfits) = (Vec::new(), Vec::new());
     for (at, example) in own.into_iter().flat_map(|own| &own.examples).enumerate() {
         match misfit(schema, example) {

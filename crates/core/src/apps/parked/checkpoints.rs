@@ -58,7 +58,7 @@ impl Checkpoints {
 
     pub(super) async fn free(&self) {
         if self.is_held.swap(false, Ordering::AcqRel) {
-            free(&*self.records, &self.owner, &self.id).await;
+            free(&self.records, &self.owner, &self.id).await;
         }
     }
 
@@ -86,7 +86,7 @@ impl Drop for Checkpoints {
         {
             let records = self.records.clone();
             let (owner, id) = (std::mem::take(&mut self.owner), std::mem::take(&mut self.id));
-            runtime.spawn(async move { free(&*records, &owner, &id).await });
+            runtime.spawn(async move { free(&records, &owner, &id).await });
         }
     }
 }
@@ -107,7 +107,7 @@ impl Journal for Checkpoints {
                 tracing::warn!(place, size, "the result of a step is too large to be kept");
                 return;
             }
-            keep_part(&*self.records, &self.id, place, body).await;
+            keep_part(&self.records, &self.id, place, body).await;
         })
     }
 
