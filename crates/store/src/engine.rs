@@ -145,6 +145,8 @@ pub(crate) struct Rows {
     pub rows: Vec<Row>,
     /// Whether rows of a newer Nonet were left out.
     pub has_newer: bool,
+    /// How many rows were looked at, including those that were left out; 0 at the end of a scan in pages.
+    pub looked_at: usize,
 }
 
 /// Changes that are made together or not at all.

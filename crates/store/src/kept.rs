@@ -90,7 +90,7 @@ impl Kept {
         let error = match self.main.put(&entry, &share, value.clone()).await {
             Ok(()) => {
                 // An earlier state in memory would hide it.
-                self.written(&entry.id).await?;
+                self.written(&entry).await?;
                 return Ok(if self.main.engine.lasts() {
                     Lifespan::AsConfigured
                 } else {
@@ -106,8 +106,10 @@ impl Kept {
             tracing::warn!(%error, "results and tasks are kept in memory until they can be written again");
         }
         self.memory().await.put(&entry, &share, value).await?;
-        self.unwritten.lock().insert(entry.id.clone(), (entry, share));
-        self.write_later();
+        if !matches!(error, StoreError::TooLarge { .. }) {
+            self.unwritten.lock().insert(entry.id.clone(), (entry, share));
+            self.write_later();
+        }
         Ok(Lifespan::UntilEnd)
     }
 
@@ -119,8 +121,8 @@ impl Kept {
     }
 
     /// Forgets the state in memory of an entry that the engine has by now.
-    async fn written(&self, id: &str) -> Result<(), StoreError> {
-        let Some((entry, _)) = self.unwritten.lock().remove(id) else { return Ok(()) };
+    async fn written(&self, entry: &NewEntry) -> Result<(), StoreError> {
+        self.unwritten.lock().remove(&entry.id);
         match self.memory.get() {
             Some(memory) => memory.remove(&entry.id, &entry.owner, true).await.map(drop),
             None => Ok(()),
@@ -156,15 +158,25 @@ impl Kept {
     async fn write_all(&self) -> Result<(), StoreError> {
         let all: Vec<(NewEntry, Share)> = self.unwritten.lock().values().cloned().collect();
         for (entry, share) in all {
+            // It was removed, or a job has ended meanwhile, and then its end is still to be written.
+            let is_latest = || self.unwritten.lock().get(&entry.id).is_some_and(|(now, _)| *now == entry);
+            if !is_latest() {
+                continue;
+            }
             let text = self.memory().await.text(&entry.id, &entry.owner).await?;
             // Otherwise memory had no room for it, or it has expired.
             if text.is_some() || entry.job.is_some() {
-                self.main.put(&entry, &share, text.map(Blob::Text)).await?;
+                match self.main.put(&entry, &share, text.map(Blob::Text)).await {
+                    // A newer Nonet's entry stays, and this one is left in memory.
+                    Err(StoreError::NewerValue { .. }) => {
+                        self.unwritten.lock().remove(&entry.id);
+                        continue;
+                    }
+                    written => written?,
+                }
             }
-            // A job may have ended meanwhile, and then its end is still to be written.
-            let is_latest = self.unwritten.lock().get(&entry.id).is_some_and(|(now, _)| *now == entry);
-            if is_latest {
-                self.written(&entry.id).await?;
+            if is_latest() {
+                self.written(&entry).await?;
             }
         }
         Ok(())

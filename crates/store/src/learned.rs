@@ -149,12 +149,20 @@ impl Learned {
         for some in fresh.chunks(AT_ONCE) {
             all.extend(self.add_some(some).await?);
         }
-        let too_many = self.engine.count(FIGURES, None).await?.saturating_sub(MOST_TOOLS);
-        if too_many > 0 {
-            let oldest = Scan::due(&[FIGURES], u64::MAX).heads().limit(too_many);
-            self.delete(&self.engine.scan(oldest).await?.rows).await?;
+        // What was added is not added again.
+        if let Err(error) = self.drop_least_recent().await {
+            tracing::debug!(%error, "figures of too many tools stay until the next write");
         }
         Ok(all)
+    }
+
+    async fn drop_least_recent(&self) -> Result<(), StoreError> {
+        let too_many = self.engine.count(FIGURES, None).await?.saturating_sub(MOST_TOOLS);
+        if too_many == 0 {
+            return Ok(());
+        }
+        let oldest = Scan::due(&[FIGURES], u64::MAX).heads().limit(too_many);
+        self.delete(&self.engine.scan(oldest).await?.rows).await
     }
 
     async fn add_some(&self, fresh: &[NamedFigures]) -> Result<Vec<NamedFigures>, StoreError> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     Agenda, FactVector, NewRecord, Record, RecordKind, RecordQuota, StoreError,
-    engine::{Batch, Condition, Engine, Key, NewRow, Row, Scan, ScanBy, TRIES, Table, Write, too_busy},
+    engine::{Batch, Condition, Engine, Key, NewRow, Row, Rows, Scan, ScanBy, TRIES, Table, Write, too_busy},
 };
 
 /// Vectors of facts: the owner and the id are the fact's.
@@ -206,13 +206,13 @@ impl Records {
         let mut skip = 0;
         loop {
             let scan = Scan { by: ScanBy::Due { until: u64::MAX, skip }, ..Scan::due(tables, u64::MAX) };
-            let rows = self.engine.scan(scan.heads().limit(AT_ONCE)).await?.rows;
+            let Rows { rows, looked_at, .. } = self.engine.scan(scan.heads().limit(AT_ONCE)).await?;
             let others = rows.iter().map(|row| row.holder).filter(|holder| *holder != self.engine.me());
             let running = self.engine.running(others.collect()).await?;
             if let Some(next) = rows.iter().find(|row| row.is_ours && !running.contains(&row.holder)) {
                 return Ok(next.due);
             }
-            if rows.is_empty() {
+            if looked_at == 0 {
                 return Ok(None);
             }
             skip += AT_ONCE;

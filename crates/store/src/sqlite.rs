@@ -128,7 +128,7 @@ impl SqliteDb {
             rows.sort_by_key(|row| (row.due, row.number));
             rows = rows.into_iter().skip(skip).take(scan.limit).collect();
         }
-        Ok(Rows { rows, has_newer: false })
+        Ok(Rows { looked_at: rows.len(), rows, has_newer: false })
     }
 
     /// Returns the row as read; `None`, with a warning, if it is invalid.

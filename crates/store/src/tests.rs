@@ -3,6 +3,7 @@
 
 pub(crate) mod engines;
 mod kept;
+mod kinds;
 mod learned;
 mod rates;
 mod records;

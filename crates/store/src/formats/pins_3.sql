@@ -13,4 +13,6 @@ INSERT OR IGNORE INTO records (kind, owner, id, body, revision, put_ms, holder)
     SELECT 'pin_text', length(CAST(config AS BLOB)) || ':' || config || ':' || server, kind || ':' || name || ':' || waiting,
         waiting_text, 1, since_ms, 0
     FROM pins WHERE waiting IS NOT NULL AND waiting_text IS NOT NULL;
+-- Gateways see by this that pins have changed.
+INSERT INTO counters VALUES ('count:pins', random() & 0x3fffffffffffffff);
 DROP TABLE pins;

@@ -27,6 +27,8 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 const LONGEST_AGE: Duration = Duration::from_secs(400 * 24 * 3_600);
 /// How long a gateway may take to hear that a job is to be cancelled, in milliseconds.
 const CANCEL_MS: u64 = 60_000;
+/// How many rows are read at a time.
+const AT_ONCE: usize = 100;
 /// How many times a value is read again if it is replaced meanwhile.
 const READS: usize = 3;
 /// The fraction of the byte limit that stays free in a file for the next entries: freeing space costs as much as writing it.
@@ -67,6 +69,29 @@ enum EntryState {
 }
 
 impl EntryBody {
+    fn new(entry: &NewEntry, share: &Share, value: Option<&BlobName>, aged_ms: u64) -> Self {
+        let (label, started_ms, state) = match &entry.job {
+            Some(job) => (Some(job.label.clone()), job.started_ms, job.state),
+            None => (None, 0, JobState::Done { ended_ms: 0, failed: false }),
+        };
+        let (state, ended_ms) = match state {
+            JobState::Working => (EntryState::Working, None),
+            JobState::Done { ended_ms, failed: false } => (EntryState::Done, Some(ended_ms)),
+            JobState::Done { ended_ms, failed: true } => (EntryState::Failed, Some(ended_ms)),
+            JobState::Cancelled { ended_ms } => (EntryState::Cancelled, Some(ended_ms)),
+        };
+        Self {
+            label,
+            state,
+            started_ms,
+            ended_ms,
+            bytes: value.map_or(0, |value| value.bytes),
+            blob: value.map(|value| value.name.clone()),
+            share: share.of.to_string(),
+            aged_ms,
+        }
+    }
+
     pub(super) fn of(row: &Row) -> Option<Self> {
         let unreadable = |error: &_| tracing::warn!(id = row.key.id, %error, "an entry cannot be read");
         serde_json::from_str(&row.body).inspect_err(unreadable).ok()
@@ -107,12 +132,13 @@ impl Shelf {
         share: &Share,
         value: Option<Blob>,
     ) -> Result<(), StoreError> {
+        let aged_ms = self.engine.age_ms().await?;
         let value = match value {
             Some(value) => Some(self.engine.put_blob(value, self.retention.age + DAY).await?),
             None => None,
         };
         let key = Key::new(ENTRIES, &*entry.owner, &*entry.id);
-        let body = self.body(entry, share, value.as_ref()).await?;
+        let body = EntryBody::new(entry, share, value.as_ref(), aged_ms);
         let dropped = {
             let _turn = self.turn.lock().await;
             self.put_row(key, entry.job.is_some(), body, share.bytes).await
@@ -125,35 +151,6 @@ impl Shelf {
                 Err(error)
             }
         }
-    }
-
-    async fn body(
-        &self,
-        entry: &NewEntry,
-        share: &Share,
-        value: Option<&BlobName>,
-    ) -> Result<EntryBody, StoreError> {
-        let aged_ms = self.engine.age_ms().await?;
-        let (label, started_ms, state) = match &entry.job {
-            Some(job) => (Some(job.label.clone()), job.started_ms, job.state),
-            None => (None, 0, JobState::Done { ended_ms: 0, failed: false }),
-        };
-        let (state, ended_ms) = match state {
-            JobState::Working => (EntryState::Working, None),
-            JobState::Done { ended_ms, failed: false } => (EntryState::Done, Some(ended_ms)),
-            JobState::Done { ended_ms, failed: true } => (EntryState::Failed, Some(ended_ms)),
-            JobState::Cancelled { ended_ms } => (EntryState::Cancelled, Some(ended_ms)),
-        };
-        Ok(EntryBody {
-            label,
-            state,
-            started_ms,
-            ended_ms,
-            bytes: value.map_or(0, |value| value.bytes),
-            blob: value.map(|value| value.name.clone()),
-            share: share.of.to_string(),
-            aged_ms,
-        })
     }
 
     /// Writes the row. Returns the values of what was replaced and removed for it.
@@ -247,9 +244,11 @@ impl Shelf {
     }
 
     async fn jobs_of(&self, rows: Vec<Row>) -> Result<Vec<JobRow>, StoreError> {
-        let running = self.engine.running(rows.iter().map(|row| row.holder).collect()).await?;
-        let job = |row: Row| {
-            let EntryBody { label, state, started_ms, ended_ms, .. } = EntryBody::of(&row)?;
+        let jobs: Vec<(Row, EntryBody)> =
+            rows.into_iter().filter_map(|row| EntryBody::of(&row).map(|entry| (row, entry))).collect();
+        let running = self.engine.running(jobs.iter().map(|(row, _)| row.holder).collect()).await?;
+        let job = |(row, entry): (Row, EntryBody)| {
+            let EntryBody { label, state, started_ms, ended_ms, .. } = entry;
             let state = match (state, ended_ms) {
                 (EntryState::Working, _) => JobState::Working,
                 (EntryState::Done, Some(ended_ms)) => JobState::Done { ended_ms, failed: false },
@@ -258,28 +257,29 @@ impl Shelf {
                 _ => return None,
             };
             let Key { id, owner, .. } = row.key;
-            Some(JobRow {
-                id,
-                owner,
-                label: label?,
-                state,
-                started_ms,
-                leased: running.contains(&row.holder),
-            })
+            let leased = running.contains(&row.holder);
+            Some(JobRow { id, owner, label: label?, state, started_ms, leased })
         };
-        Ok(rows.into_iter().filter_map(job).collect())
+        Ok(jobs.into_iter().filter_map(job).collect())
     }
 
     /// Returns at most `limit` results of all owners, latest first.
     pub(super) async fn results(&self, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
-        let scan = Scan { newest_first: true, ..Scan::table(ENTRIES) };
-        let rows = self.engine.scan(scan).await?.rows;
         let result = |row: Row| {
             let entry = EntryBody::of(&row).filter(|entry| entry.label.is_none())?;
             let Key { id, owner, .. } = row.key;
             Some(KeptRow { id, owner, bytes: entry.bytes, at_ms: row.put_ms })
         };
-        Ok(rows.into_iter().filter_map(result).take(limit).collect())
+        let (mut results, mut after) = (Vec::new(), None);
+        while results.len() < limit {
+            let scan = Scan { newest_first: true, after, ..Scan::table(ENTRIES) }.limit(AT_ONCE);
+            let rows = self.engine.scan(scan).await?.rows;
+            let Some(last) = rows.last() else { break };
+            after = Some(last.number);
+            results.extend(rows.into_iter().filter_map(result));
+        }
+        results.truncate(limit);
+        Ok(results)
     }
 
     /// Removes an owner's entry, if it has ended or `always`. Returns false if there is none.

@@ -17,8 +17,6 @@ use super::{
     rows::RedisEngine,
 };
 
-/// How many rows are written at a time.
-const AT_ONCE: usize = 100;
 /// How long it is known that nothing is left to carry over, in milliseconds.
 const LIFE_MS: u64 = 400 * 24 * 3_600 * 1_000;
 
@@ -29,23 +27,37 @@ pub(super) async fn carry_over(engine: &RedisEngine) -> Result<(), StoreError> {
     if is_done {
         return Ok(());
     }
-    let mut rows = pins_of(engine).await?;
-    rows.extend(learned_of(engine).await?);
-    rows.extend(results_of(engine).await?);
-    for some in rows.chunks(AT_ONCE) {
-        for new in some {
-            let mut batch = Batch::default();
-            batch.put(new.clone(), None);
-            // Another replica may have been faster, or has changed the row since.
-            engine.try_commit(batch).await?;
-        }
+    // Without the trust nothing goes on; the rest is worth less than a start.
+    put_all(engine, pins_of(engine).await?).await?;
+    let rest = async {
+        put_all(engine, learned_of(engine).await?).await?;
+        put_all(engine, results_of(engine).await?).await
+    };
+    if let Err(error) = rest.await {
+        tracing::warn!(%error, "some outcomes, figures and results of an earlier version were not carried over");
     }
     engine.link.send(pipe().pset_ex(key("carried"), "1", LIFE_MS).ignore()).await
 }
 
+/// Writes rows that are not there yet: another replica may have been faster, or has changed a row since.
+async fn put_all(engine: &RedisEngine, rows: Vec<NewRow>) -> Result<(), StoreError> {
+    for new in rows {
+        let mut batch = Batch::default();
+        batch.put(new, None);
+        match engine.try_commit(batch).await {
+            Ok(_) | Err(StoreError::NewerValue { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Returns the readable members of a hash.
 async fn hash(engine: &RedisEngine, name: &str) -> Result<HashMap<String, String>, StoreError> {
-    let (all,) = engine.link.send(pipe().hgetall(format!("{}{name}", engine.base))).await?;
-    Ok(all)
+    let (all,): (Vec<(Vec<u8>, Vec<u8>)>,) =
+        engine.link.send(pipe().hgetall(format!("{}{name}", engine.base))).await?;
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).ok();
+    Ok(all.into_iter().filter_map(|(field, value)| Some((text(field)?, text(value)?))).collect())
 }
 
 /// Returns the value of an earlier format; `None` if it has another one.

@@ -10,9 +10,11 @@ use super::{
 /// How many keys are read and removed at a time.
 const AT_ONCE: usize = 500;
 
-/// Data of running gateways, which expires by itself.
-const STAYS: [&str; 9] =
-    ["carried", "rate:", "slots:", "holder:", "replicas", "secret", "session:", "lease:", "note:"];
+/// Data of running gateways, which expires by itself, and what the trusted definitions need to be renewed.
+const STAYS: [&str; 12] = [
+    "carried", "counters", "holder:", "lease:", "note:", "number", "rate:", "replicas", "secret", "session:",
+    "slots:", "tables",
+];
 
 /// Returns whether a key belongs to the trusted definitions: their rows, or what earlier versions had.
 fn is_trust(key: &[u8]) -> bool {

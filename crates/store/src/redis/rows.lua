@@ -10,7 +10,8 @@
 -- counters, tables              the names of all counters and tables
 -- number                        the number of the last row
 
-local FIELDS = { 'v', 'kind', 'owner', 'id', 'body', 'due', 'rev', 'put', 'holder', 'n' }
+local HEADS = { 'v', 'kind', 'owner', 'id', 'due', 'rev', 'put', 'holder', 'n' }
+local FIELDS = { 'v', 'kind', 'owner', 'id', 'due', 'rev', 'put', 'holder', 'n', 'body' }
 local LIFE = 400 * 24 * 3600 * 1000
 -- Tables whose due numbers are times, in one index.
 local TIMED = { 'watch', 'schedule', 'fact', 'goal', 'todo', 'parked', 'notice', 'approval' }
@@ -28,9 +29,10 @@ local function due_of(kind) return is_timed[kind] and base .. 'due' or base .. '
 local function key_of(member) return base .. 'record:' .. member end
 
 -- Returns a member's row as a table; nil if there is none, or if it is a newer Nonet's, which is counted. A member whose row
--- has expired is removed from the index.
-local function read(member, index)
-    local values = redis.call('HMGET', key_of(member), unpack(FIELDS))
+-- has expired is removed from the index. The head of a row has no body.
+local function read(member, index, heads)
+    local fields = heads and HEADS or FIELDS
+    local values = redis.call('HMGET', key_of(member), unpack(fields))
     if not values[1] then
         if index then redis.call('ZREM', index, member) end
         return nil
@@ -40,7 +42,7 @@ local function read(member, index)
         return nil
     end
     local row = { member = member }
-    for at, field in ipairs(FIELDS) do row[field] = values[at] end
+    for at, field in ipairs(fields) do row[field] = values[at] end
     return row
 end
 
@@ -156,17 +158,18 @@ local methods = {}
 
 -- Returns a row's fields, without the body if only the head is asked for, but always with its size.
 local function shown(row, heads)
-    return { row.kind, row.owner, row.id, heads and '' or row.body, row.due, row.rev, row.put, row.holder, row.n, tostring(#row.body) }
+    local size = heads and redis.call('HSTRLEN', key_of(row.member), 'body') or #row.body
+    return { row.kind, row.owner, row.id, row.body or '', row.due, row.rev, row.put, row.holder, row.n, tostring(size) }
 end
 
 -- Returns the rows of these members of an index, and the number of newer ones. With `kinds`, rows of other tables are left out.
 local function answer(index, members, heads, kinds)
     local found = {}
     for _, member in ipairs(members) do
-        local row = read(member, index)
+        local row = read(member, index, heads)
         if row and (not kinds or kinds[row.kind]) then found[#found + 1] = shown(row, heads) end
     end
-    return { newer, found }
+    return { newer, found, #members }
 end
 
 -- Returns rows of an owner, or of the whole table if there is no owner.
@@ -186,7 +189,9 @@ function methods.due(heads, until_then, skip, limit, ...)
     local kinds, first = {}, ...
     for _, kind in ipairs({ ... }) do kinds[kind] = true end
     local index = due_of(first)
-    return answer(index, redis.call('ZRANGEBYSCORE', index, '-inf', until_then, 'LIMIT', skip, limit), heads == '1', kinds)
+    local members = redis.call('ZRANGEBYSCORE', index, '-inf', until_then, 'LIMIT', skip, limit)
+    -- Between two pages nothing is removed: the second would miss as many.
+    return answer(skip == '0' and #members < tonumber(limit) and index, members, heads == '1', kinds)
 end
 
 -- Returns which of these holders run.

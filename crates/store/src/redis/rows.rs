@@ -32,8 +32,8 @@ const MOST_ROWS: usize = 1_000_000;
 /// The fields of a row, as `HMGET` reads them.
 const FIELDS: [&str; 10] = ["v", "owner", "id", "body", "due", "rev", "put", "holder", "n", "kind"];
 
-/// Rows as a script returns them: the number of skipped newer ones, and the rest by field.
-type ScriptRows = (u64, Vec<[Vec<u8>; 10]>);
+/// Rows as a script returns them: the number of skipped newer ones, the rest by field, and how many were looked at.
+type ScriptRows = (u64, Vec<[Vec<u8>; 10]>, usize);
 
 /// The rows under a prefix.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ impl RedisEngine {
         if scan.tables.is_empty() {
             return Ok(Rows::default());
         }
-        let (newer, found): ScriptRows = self.link.run(&call).await?;
+        let (newer, found, looked_at): ScriptRows = self.link.run(&call).await?;
         if newer > 0 {
             newer_is_there();
         }
@@ -141,7 +141,7 @@ impl RedisEngine {
             // Redis orders rows with equal numbers by their names.
             rows.sort_by_key(|row| (row.due, row.number));
         }
-        Ok(Rows { rows, has_newer: newer > 0 })
+        Ok(Rows { rows, has_newer: newer > 0, looked_at })
     }
 
     async fn try_tidy(&self) -> Result<(), StoreError> {
@@ -284,13 +284,18 @@ impl Engine for RedisEngine {
 
     fn running(&self, holders: HashSet<u32>) -> StoreFuture<'_, HashSet<u32>> {
         Box::pin(async move {
-            let others: Vec<u32> = holders.into_iter().filter(|holder| *holder != 0).collect();
-            if others.is_empty() {
-                return Ok(HashSet::new());
+            // This gateway runs, even if its lease has expired while Redis was away.
+            let me = holders.contains(&self.me()).then(|| self.me());
+            let others: Vec<u32> =
+                holders.into_iter().filter(|holder| *holder != 0 && *holder != self.me()).collect();
+            let mut running = HashSet::new();
+            if !others.is_empty() {
+                let mut call = self.call("running");
+                call.arg(&others);
+                running = self.link.run(&call).await?;
             }
-            let mut call = self.call("running");
-            call.arg(&others);
-            self.link.run(&call).await
+            running.extend(me);
+            Ok(running)
         })
     }
 

@@ -590,13 +590,16 @@ async fn to_forget_leaves_leases_rates_trust_and_other_prefixes() {
         BTreeSet::from([
             "carried",
             "count",
+            "counters",
+            "due",
             "holder",
             "kind",
-            "due",
+            "number",
             "of",
             "of another program",
             "rate",
-            "record"
+            "record",
+            "tables",
         ])
     );
     assert!(after.iter().filter(|key| key.starts_with("nonet2:")).count() > 30, "another store");

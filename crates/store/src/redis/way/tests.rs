@@ -110,7 +110,7 @@ async fn a_redis_cluster_keeps_everything_wherever_its_slots_are() {
     let store = open(RedisTopology::Cluster(vec![address(nodes[2].port)]));
     let removed = store.forget_shared(ForgetScope::Kept).await.expect("removed");
     assert!(removed > 10, "{removed}");
-    assert!(count(&nodes).iter().sum::<usize>() < 6, "only who runs is left: {:?}", count(&nodes));
+    assert!(count(&nodes).iter().sum::<usize>() < 8, "only who runs is left: {:?}", count(&nodes));
 }
 
 #[tokio::test(flavor = "multi_thread")]
