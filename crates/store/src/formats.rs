@@ -5,6 +5,7 @@ use rusqlite::Connection;
 use super::file::DbFormat;
 
 const ROWS: &str = include_str!("rows.sql");
+const COUNTERS: &str = "CREATE TABLE counters (name TEXT PRIMARY KEY, count INTEGER NOT NULL) STRICT";
 /// Statements that name every column.
 pub(super) const READ_ROWS: &str = "SELECT kind, owner, id, body, length(CAST(body AS BLOB)), due_ms, revision, put_ms, holder, number, config FROM records";
 const READ_COUNTERS: &str = "SELECT name, count FROM counters";
@@ -19,20 +20,7 @@ pub(super) static RECORDS: DbFormat = DbFormat {
     what: "watches, schedules, facts and notices",
     layout: "PRAGMA auto_vacuum = incremental",
     steps: &[
-        "CREATE TABLE records (
-            number INTEGER PRIMARY KEY,
-            kind TEXT NOT NULL,
-            owner TEXT NOT NULL,
-            id TEXT NOT NULL,
-            body TEXT NOT NULL,
-            due_ms INTEGER CHECK (due_ms >= 0),
-            revision INTEGER NOT NULL,
-            put_ms INTEGER NOT NULL CHECK (put_ms >= 0),
-            holder INTEGER NOT NULL CHECK (holder >= 0),
-            config TEXT,
-            UNIQUE (kind, owner, id)
-        ) STRICT;
-        CREATE INDEX due ON records (due_ms) WHERE due_ms IS NOT NULL",
+        ROWS,
         "CREATE TABLE changes (owner TEXT PRIMARY KEY, count INTEGER NOT NULL) STRICT;
         CREATE TABLE vectors (record INTEGER PRIMARY KEY, model TEXT NOT NULL, vector BLOB NOT NULL) STRICT;
         CREATE TRIGGER fact_put AFTER INSERT ON records WHEN new.kind = 'fact' BEGIN
@@ -47,7 +35,8 @@ pub(super) static RECORDS: DbFormat = DbFormat {
             UPDATE changes SET count = count + 1 WHERE owner = old.owner;
             DELETE FROM vectors WHERE record = old.number;
         END",
-        include_str!("formats/records_3.sql"),
+        COUNTERS,
+        include_str!("formats/records_4.sql"),
     ],
     // Facts and schedules are few and precious, so a power cut must lose none of them.
     set_up: |connection| overwrites_deleted(connection, "full"),
@@ -88,7 +77,8 @@ pub(super) static KEPT: DbFormat = DbFormat {
         CREATE TABLE clock (aged_ms INTEGER NOT NULL, seen_ms INTEGER NOT NULL) STRICT;
         INSERT INTO clock VALUES (0, 0)",
         ROWS,
-        include_str!("formats/kept_4.sql"),
+        COUNTERS,
+        include_str!("formats/kept_5.sql"),
     ],
     set_up: |connection| {
         // Freed pages are not overwritten: that would write each large value twice, and values are removed by age or size, not
@@ -123,7 +113,8 @@ pub(super) static LEARNED: DbFormat = DbFormat {
             errors TEXT NOT NULL
         ) STRICT",
         ROWS,
-        include_str!("formats/store_4.sql"),
+        COUNTERS,
+        include_str!("formats/store_5.sql"),
     ],
     // A user's searches are overwritten when they are deleted.
     set_up: |connection| overwrites_deleted(connection, "normal"),
@@ -154,7 +145,8 @@ pub(super) static PINS: DbFormat = DbFormat {
             UNIQUE (config, server, kind, name)
         ) STRICT",
         ROWS,
-        include_str!("formats/pins_3.sql"),
+        COUNTERS,
+        include_str!("formats/pins_4.sql"),
     ],
     // A server that keeps changing its list causes a write per change; none of them waits for the disk.
     set_up: |connection| connection.pragma_update(None, "synchronous", "normal"),

@@ -371,7 +371,7 @@ impl PinStore {
             if batch.is_empty() {
                 return Ok(());
             }
-            texts.write(&*self.engine, &owner).await?;
+            batch.writes.extend(texts.write(&*self.engine, &owner).await?);
             batch.writes.push(Write::Bump(VERSION.into()));
             if self.engine.commit(batch).await? {
                 return Ok(());
@@ -426,18 +426,19 @@ impl NewTexts {
         }
     }
 
-    /// Writes the texts before the pins, in parts, so that nobody sees a pin without its text.
-    async fn write(self, engine: &dyn Engine, owner: &str) -> Result<(), StoreError> {
-        let (mut batch, mut bytes) = (Batch::default(), 0);
+    /// Returns the writes of the texts, which come with the pins. Of many texts, most are written before, in parts, so that nobody
+    /// sees a pin without its text.
+    async fn write(self, engine: &dyn Engine, owner: &str) -> Result<Vec<Write>, StoreError> {
+        let (mut writes, mut bytes) = (Vec::new(), 0);
         for (id, text) in self.fresh {
-            if !batch.is_empty() && (batch.writes.len() >= AT_ONCE || bytes + text.len() > BYTES_AT_ONCE) {
-                engine.commit(std::mem::take(&mut batch)).await?;
+            if !writes.is_empty() && (writes.len() >= AT_ONCE || bytes + text.len() > BYTES_AT_ONCE) {
+                engine.commit(Batch { writes: std::mem::take(&mut writes), ..Batch::default() }).await?;
                 bytes = 0;
             }
             bytes += text.len();
-            batch.writes.push(Write::Put(NewRow::new(Key::new(TEXTS, owner, id), text)));
+            writes.push(Write::Put(NewRow::new(Key::new(TEXTS, owner, id), text)));
         }
-        engine.commit(batch).await.map(drop)
+        Ok(writes)
     }
 }
 

@@ -14,4 +14,3 @@ CREATE TABLE records (
     UNIQUE (kind, owner, id)
 ) STRICT;
 CREATE INDEX due ON records (due_ms) WHERE due_ms IS NOT NULL;
-CREATE TABLE counters (name TEXT PRIMARY KEY, count INTEGER NOT NULL) STRICT;

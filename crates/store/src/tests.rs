@@ -168,7 +168,7 @@ fn a_database_without_our_tables_is_set_aside() {
     let folder = folder();
     let tables = [
         "CREATE TABLE other (x); PRAGMA user_version = 1",
-        "CREATE TABLE records (x); PRAGMA user_version = 4",
+        "CREATE TABLE records (x); PRAGMA user_version = 5",
         "CREATE TABLE outcomes (x)",
     ];
     for (number, tables) in (1..).zip(tables) {

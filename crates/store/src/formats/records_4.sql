@@ -1,5 +1,4 @@
 -- Counters for every table in place of the triggers of facts. Vectors of facts are made again.
-CREATE TABLE counters (name TEXT PRIMARY KEY, count INTEGER NOT NULL) STRICT;
 INSERT INTO counters SELECT 'changes:' || owner, count FROM changes;
 DROP TRIGGER fact_put;
 DROP TRIGGER fact_changed;
