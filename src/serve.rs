@@ -87,7 +87,7 @@ pub use user_page::UserPage;
 use self::{
     calls::CallAsTask,
     carried::GoesOn,
-    in_flight::{AskRoute, ClientChannels, InFlightRequest, LogThreshold, ParkedRequests, RequestOutcome},
+    in_flight::{AskRoute, ClientChannels, InFlightRequest, LogThreshold, Parking, RequestOutcome},
     list_changes::AnnouncedLists,
     unused_sessions::SessionPlace,
 };
@@ -127,7 +127,7 @@ pub async fn serve_lines(
     gateway.errands.ends_with_client();
     gateway.recall();
     connect_soon(&gateway);
-    let server = NonetServer::new(gateway.clone(), profile, None, ParkedRequests::default());
+    let server = NonetServer::new(gateway.clone(), profile, None, None);
     let (ended, greeted) = (CancellationToken::new(), gateway.clone());
     let serving =
         lines::serve(server, lines, writer, limits, ended.clone(), move || connect_recalled(&greeted));
@@ -190,8 +190,8 @@ pub struct NonetServer {
     http: bool,
     /// The last client, with its limits under one configuration.
     client: Arc<Mutex<Option<KnownClient>>>,
-    /// The parked requests of all sessions that share this table.
-    parkings: ParkedRequests,
+    /// Cancelled once nobody can come back for the session's parked requests.
+    no_return: CancellationToken,
     /// The client's capabilities for servers' requests, from its handshake.
     can: Arc<OnceLock<Arc<Map<String, Value>>>>,
     /// The log level that the client has set.
@@ -212,12 +212,12 @@ pub struct NonetServer {
 
 impl NonetServer {
     /// Returns a handler with a new session. `strangers`, over HTTP, is the account of requests without a token and without a
-    /// session.
+    /// session. `no_return` is cancelled once nobody can come back for parked requests; without it, they end with the session.
     fn new(
         gateway: Arc<Gateway>,
         profile: Option<String>,
         strangers: Option<Arc<Account>>,
-        parkings: ParkedRequests,
+        no_return: Option<CancellationToken>,
     ) -> Self {
         let http = strangers.is_some();
         let session = match strangers {
@@ -233,7 +233,7 @@ impl NonetServer {
             session,
             http,
             client: Arc::default(),
-            parkings,
+            no_return: no_return.unwrap_or_else(|| ended.clone()),
             can: Arc::default(),
             log_level: LogThreshold::default(),
             subscriptions: Arc::default(),
@@ -243,6 +243,11 @@ impl NonetServer {
             _ends: Some(Arc::new(ended.clone().drop_guard())),
             ended,
         }
+    }
+
+    /// Returns where its requests wait for the client.
+    fn parking(&self) -> Parking {
+        Parking { room: self.gateway.asking.room.clone(), end: self.no_return.clone() }
     }
 
     /// Returns a handler of the same session that does not keep it open.
@@ -334,15 +339,18 @@ impl NonetServer {
         let base = self.who(context);
         let ways = self.ways(context, stateless, &base, level);
         let caller = self.caller(context, wish, base, &ways);
-        let (account, by_task) = (caller.account.clone(), caller.as_task == TaskMode::IfSlow);
+        let (owner, by_task) = (caller.owner(), caller.as_task == TaskMode::IfSlow);
         let as_task = (caller.as_task == TaskMode::AtOnce)
             .then(|| CallAsTask { caller: caller.clone(), tool: request.name.to_string() });
         let work = in_flight::call(self.gateway.clone(), caller, request);
         let way_back = match self.http || stateless {
-            true => AskRoute::NextRequest { board: self.session.board.clone(), by_task },
+            true => {
+                let (room, session) = (self.gateway.asking.room.clone(), self.session.id);
+                AskRoute::NextRequest { room, session, by_task }
+            }
             false => AskRoute::AtOnce,
         };
-        (ways.open(what, self.session.profile.clone(), account, way_back, work), as_task)
+        (ways.open(what, owner, way_back, work), as_task)
     }
 
     /// Passes a request through to a server, which may ask the client meanwhile. Returns the result, or the requests that the
@@ -354,28 +362,24 @@ impl NonetServer {
         context: &RequestContext,
         work: impl FnOnce(Arc<Gateway>, Caller) -> W,
     ) -> Result<Result<Value, Box<InputRequiredResult>>, ErrorData> {
-        let profile = self.session.profile.clone();
-        let account = || self.who(context).account;
-        let open =
-            match self.parkings.passed.resume(|| what.clone(), profile.as_deref(), account, given.0, given.1)
-            {
-                Some(open) => open?,
-                None => {
-                    let caller = self.asker(context);
-                    let place = caller.account.call().map_err(refused)?;
-                    let ways = self.ways(context, context.is_stateless(), &caller, None);
-                    let asker = Some(ways.asker.clone());
-                    let account = caller.account.clone();
-                    let caller = Caller { asker, cancel: ways.cancel.clone(), ..caller };
-                    let work = work(self.gateway.clone(), caller);
-                    let work = async move {
-                        let _place = place;
-                        work.await
-                    };
-                    ways.open(what, profile, account, AskRoute::AtOnce, work)
-                }
-            };
-        match open.run(&self.parkings.passed, context, None).await {
+        let owner = || self.who(context).owner();
+        let open = match self.parking().resume(|| what.clone(), owner, given.0, given.1) {
+            Some(open) => open?,
+            None => {
+                let caller = self.asker(context);
+                let place = caller.account.call().map_err(refused)?;
+                let ways = self.ways(context, context.is_stateless(), &caller, None);
+                let (asker, owner) = (Some(ways.asker.clone()), caller.owner());
+                let caller = Caller { asker, cancel: ways.cancel.clone(), ..caller };
+                let work = work(self.gateway.clone(), caller);
+                let work = async move {
+                    let _place = place;
+                    work.await
+                };
+                ways.open(what, owner, AskRoute::AtOnce, work)
+            }
+        };
+        match open.run(&self.parking(), context, None).await {
             RequestOutcome::Ended(passed) => passed.map(Ok),
             RequestOutcome::Asks(asked) => Ok(Err(asked)),
         }

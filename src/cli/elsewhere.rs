@@ -66,16 +66,18 @@ impl OtherGateways {
 
     /// Returns the questions that clients have put in their chats, each with its `token`.
     pub(super) fn in_chats(&self) -> impl Iterator<Item = &Value> {
-        self.listed("client_questions")
+        self.listed("client_questions").map(|(_, question)| question)
     }
 
     /// Returns the questions of servers that wait on the page.
     pub(super) fn on_pages(&self) -> impl Iterator<Item = &Value> {
-        self.listed("questions")
+        self.listed("questions").map(|(_, question)| question)
     }
 
-    fn listed(&self, list: &'static str) -> impl Iterator<Item = &Value> {
-        self.gateways.iter().flat_map(move |(_, waiting)| waiting[list].as_array().into_iter().flatten())
+    /// Returns what is in a list of the gateways, each with the id of its gateway.
+    fn listed(&self, list: &'static str) -> impl Iterator<Item = (&String, &Value)> {
+        let listed = self.gateways.iter().map(move |(id, waiting)| (id, waiting[list].as_array()));
+        listed.flat_map(|(id, all)| all.into_iter().flatten().map(move |one| (id, one)))
     }
 
     /// Returns how many definitions of servers wait to be trusted.
@@ -90,15 +92,8 @@ impl OtherGateways {
 
     /// Answers the question with this token.
     pub(super) async fn answer(&self, token: &str, said: &Value) -> anyhow::Result<()> {
-        let has_it = |waiting: &Value| {
-            let questions = waiting["client_questions"].as_array().into_iter().flatten();
-            questions.into_iter().any(|question| question["token"] == token)
-        };
-        let (id, _) = self
-            .gateways
-            .iter()
-            .find(|(_, waiting)| has_it(waiting))
-            .ok_or_else(|| anyhow::anyhow!("this question is no longer open"))?;
+        let asked = self.listed("client_questions").find(|(_, question)| question["token"] == token);
+        let (id, _) = asked.ok_or_else(|| anyhow::anyhow!("this question is no longer open"))?;
         self.neighbours.answer(id, token, said).await
     }
 }

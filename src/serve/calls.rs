@@ -33,14 +33,13 @@ impl NonetServer {
         let stateless = context.is_stateless();
         let level = self.log_level_for(context, stateless);
         let what = || in_flight::called(&request, stateless);
-        let profile = self.session.profile.as_deref();
         let (state, given) = (request.request_state.as_deref(), request.input_responses.as_ref());
-        let account = || self.who(context).account;
-        let (open, at_once) = match self.parkings.calls.resume(what, profile, account, state, given) {
+        let owner = || self.who(context).owner();
+        let (open, at_once) = match self.parking().resume(what, owner, state, given) {
             Some(open) => (open?, None),
             None => self.open_call(request, wish, context, level),
         };
-        let answer = match open.run(&self.parkings.calls, context, level).await {
+        let answer = match open.run(&self.parking(), context, level).await {
             RequestOutcome::Ended(answer) => answer,
             RequestOutcome::Asks(asked) => return Ok(Reply::Asks(asked)),
         };

@@ -33,7 +33,6 @@ use super::{
     NonetServer, RATE_LIMITED, RequestAccount,
     carried::{CarriedSessions, GoesOn},
     elsewhere,
-    in_flight::ParkedRequests,
     unused_sessions::UnusedSessions,
 };
 
@@ -49,7 +48,6 @@ type ClientSession = HttpSession<NonetServer>;
 pub(super) struct Door {
     gateway: Arc<Gateway>,
     profile: Option<String>,
-    parkings: ParkedRequests,
     sessions: DashMap<Box<str>, Arc<ClientSession>>,
     unused: UnusedSessions,
     /// The account of requests without a token.
@@ -71,7 +69,6 @@ impl Door {
         let cluster = gateway.keeping.cluster.as_ref();
         let carried = cluster.map(|cluster| CarriedSessions::new(cluster.clone(), profile.clone()));
         let door = Arc::new(Self {
-            parkings: ParkedRequests::new(cluster),
             sessions: DashMap::new(),
             unused: UnusedSessions::default(),
             strangers: gateway.sessions.account_of_strangers(profile.as_deref()),
@@ -91,7 +88,7 @@ impl Door {
     /// Returns a handler with a new session.
     fn server(&self) -> NonetServer {
         let strangers = Some(self.strangers.clone());
-        NonetServer::new(self.gateway.clone(), self.profile.clone(), strangers, self.parkings.clone())
+        NonetServer::new(self.gateway.clone(), self.profile.clone(), strangers, Some(self.end.clone()))
     }
 
     /// Answers a request other than a POST.

@@ -4,22 +4,22 @@
 //! an unfinished result and repeats the request with the answers (SEP-2322); until then the request is parked here, under a
 //! handle that is valid once, for the same request and profile.
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use nonet_base::json::set_member;
-use nonet_core::Gateway;
+use nonet_core::{Gateway, Room};
 use nonet_meta::{self as meta, MetaAnswer};
 use nonet_parts::{
-    cluster::Cluster,
-    jobs,
-    quotas::{Account, QuotaPlace},
+    jobs::{self, JobOwner},
+    quotas::Account,
 };
 use nonet_peer::{client::ClientWay, request::RequestContext};
-use nonet_servers::downstream::{
-    ClientChannel, ClientMessage, InputReplies, InputRequests, LogLevel, QuestionBoard, TakenRequests,
+use nonet_servers::downstream::{ClientChannel, ClientMessage, InputReplies, InputRequests, LogLevel};
+use nonet_state::{
+    asking::{PARKED_FOR, ServerQuestion},
+    session::{Caller, Session},
 };
-use nonet_state::session::{Caller, Session};
 use parking_lot::Mutex;
 use rmcp::{
     ErrorData,
@@ -32,16 +32,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The maximum number of one call's progress notifications queued for its client.
 const PROGRESS_QUEUE: usize = 4_096;
 /// The maximum number of servers' requests and log messages queued for one client.
 const TOWARD_QUEUE: usize = 256;
-/// The longest time that a request is parked.
-const PARKED_FOR: Duration = Duration::from_secs(600);
-/// The maximum number of parked requests; beyond it, servers' requests are declined.
-const MAX_PARKED: usize = 1_000;
 /// The prefix of every handle.
 const HANDLE: &str = "parked-";
 
@@ -49,9 +45,8 @@ const HANDLE: &str = "parked-";
 pub(super) struct InFlightRequest<T> {
     /// The identity of the request, if it may be parked: the client's answers are valid only for the same request.
     what: String,
-    profile: Option<String>,
-    /// The account whose quotas the request counts against.
-    account: Arc<Account>,
+    /// Who may come back for it, and whose quotas it counts against.
+    owner: JobOwner,
     work: Pin<Box<dyn Future<Output = T> + Send>>,
     progress: Option<mpsc::Receiver<Value>>,
     toward: mpsc::Receiver<ClientMessage>,
@@ -60,8 +55,9 @@ pub(super) struct InFlightRequest<T> {
     way_back: AskRoute,
     /// The message that the client has to get first.
     held: Option<EarlyMessage>,
+    cancel: CancellationToken,
     /// Cancels the work if the request is dropped early.
-    cancel: CancelOnDrop,
+    _cancels: DropGuard,
     /// Marks the session busy until dropped.
     _busy: Arc<()>,
 }
@@ -72,29 +68,28 @@ pub(super) enum AskRoute {
     /// At any time: its connection has both directions.
     AtOnce,
     /// During its next request, or by the task if it follows tasks itself.
-    NextRequest { board: Arc<QuestionBoard>, by_task: bool },
+    NextRequest { room: Arc<Room>, session: u64, by_task: bool },
 }
 
 impl AskRoute {
     /// Waits for a question of an earlier call that this request can bring to the client.
-    async fn next(&self, asker: &ClientChannel) -> EarlyMessage {
-        match self {
-            Self::AtOnce => std::future::pending().await,
-            Self::NextRequest { board, .. } => EarlyMessage::Earlier(board.next(asker).await),
+    async fn next(&self, asker: &ClientChannel, account: &Account) -> EarlyMessage {
+        match self.room_of_earlier(asker, account) {
+            Some(room) => EarlyMessage::Earlier(room.next(asker).await),
+            None => std::future::pending().await,
         }
     }
 
     /// Returns a question of an earlier call that this request can bring to the client, if there is one.
-    fn take(&self, asker: &ClientChannel) -> Option<EarlyMessage> {
-        let Self::NextRequest { board, .. } = self else { return None };
-        board.take(asker).map(EarlyMessage::Earlier)
+    fn take(&self, asker: &ClientChannel, account: &Account) -> Option<EarlyMessage> {
+        self.room_of_earlier(asker, account)?.take(asker).map(EarlyMessage::Earlier)
     }
 
-    /// Leaves a question of an earlier call to another request.
-    fn put_back(&self, taken: TakenRequests) {
-        if let Self::NextRequest { board, .. } = self {
-            board.put_back(taken);
-        }
+    /// Returns where questions of earlier calls wait, if this request can bring one to the client. A request that would have to
+    /// be parked for that leaves them to another request if there is no place for it.
+    fn room_of_earlier(&self, asker: &ClientChannel, account: &Account) -> Option<&Room> {
+        let Self::NextRequest { room, .. } = self else { return None };
+        Some(&**room).filter(|room| !asker.parks || room.has_place(account))
     }
 
     /// Brings the questions of a call that goes on as a task to its client, until the call has ended.
@@ -117,16 +112,8 @@ impl AskRoute {
                     let asked = ask(way.clone(), *requests, reply, CancellationToken::new());
                     asking.push(tokio::time::timeout(PARKED_FOR, asked).map(drop).boxed());
                 }
-                (Some(ClientMessage::Ask(requests, reply)), Self::NextRequest { board, by_task }) => {
-                    let number = board.post(call, *by_task, *requests, reply);
-                    let board = board.clone();
-                    asking.push(
-                        async move {
-                            tokio::time::sleep(PARKED_FOR).await;
-                            board.withdraw(number);
-                        }
-                        .boxed(),
-                    );
+                (Some(ClientMessage::Ask(requests, reply)), Self::NextRequest { room, session, by_task }) => {
+                    room.post(*session, call, *by_task, ServerQuestion::new(*requests, reply));
                 }
             }
         }
@@ -144,48 +131,16 @@ enum EarlyMessage {
     /// A log message or a question.
     Toward(ClientMessage),
     /// A question of an earlier call, which goes on as a task.
-    Earlier(TakenRequests),
+    Earlier(ServerQuestion),
 }
 
-/// Cancels a token when dropped.
-struct CancelOnDrop(CancellationToken);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
+/// Where requests wait for their clients' answers.
+#[derive(Clone)]
+pub(super) struct Parking {
+    pub room: Arc<Room>,
+    /// Cancelled once no client can come back.
+    pub end: CancellationToken,
 }
-
-/// The parked requests, grouped by type of outcome.
-#[derive(Clone, Default)]
-pub(super) struct ParkedRequests {
-    /// Tool calls.
-    pub calls: Arc<ParkingLot<MetaAnswer>>,
-    /// Prompts and resources.
-    pub passed: Arc<ParkingLot<Result<Value, ErrorData>>>,
-}
-
-/// Requests that wait for their clients' answers.
-pub(super) struct ParkingLot<T> {
-    waiting: Mutex<HashMap<String, ParkedRequest<T>>>,
-    cluster: Option<Arc<Cluster>>,
-}
-
-impl<T> Default for ParkingLot<T> {
-    fn default() -> Self {
-        Self::new(None)
-    }
-}
-
-struct ParkedRequest<T> {
-    request: Box<InFlightRequest<T>>,
-    reply: oneshot::Sender<InputReplies>,
-    asked: Vec<String>,
-    _place: QuotaPlace,
-}
-
-/// A request that was not parked, and the reply to its question.
-type UnparkedRequest<T> = (Box<InFlightRequest<T>>, Option<oneshot::Sender<InputReplies>>);
 
 /// How a request left its handler.
 pub(super) enum RequestOutcome<T> {
@@ -229,25 +184,24 @@ impl ClientChannels {
     pub(super) fn open<T>(
         self,
         what: String,
-        profile: Option<String>,
-        account: Arc<Account>,
+        owner: JobOwner,
         way_back: AskRoute,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Box<InFlightRequest<T>> {
         let (progress, toward) = self.receivers;
-        let (asker, cancel) = (self.asker, CancelOnDrop(self.cancel));
+        let (asker, cancel) = (self.asker, self.cancel);
         let (work, held) = (Box::pin(work), None);
         // Boxed: it is moved several times before it runs.
         Box::new(InFlightRequest {
             what,
-            profile,
-            account,
+            owner,
             work,
             progress,
             toward,
             asker,
             way_back,
             held,
+            _cancels: cancel.clone().drop_guard(),
             cancel,
             _busy: self.busy,
         })
@@ -293,7 +247,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
             let told = tokio::select! {
                 biased;
                 ended = &mut self.work => {
-                    self.held = self.way_back.take(&self.asker);
+                    self.held = self.way_back.take(&self.asker, &self.owner.account);
                     let silent = self.held.is_none()
                         && self.progress.as_ref().is_none_or(mpsc::Receiver::is_empty)
                         && self.toward.is_empty()
@@ -305,7 +259,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
                     return None;
                 }
                 Some(told) = next(&mut self.progress, &mut self.toward) => told,
-                told = self.way_back.next(&self.asker) => told,
+                told = self.way_back.next(&self.asker, &self.owner.account) => told,
             };
             match told {
                 EarlyMessage::Toward(ClientMessage::Log(params)) if !is_wanted(&params, level) => {}
@@ -325,7 +279,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
     /// Polls the work until it ends or the client has to answer.
     pub(super) async fn run(
         mut self: Box<Self>,
-        parking: &Arc<ParkingLot<T>>,
+        parking: &Parking,
         context: &RequestContext,
         level: Option<LogLevel>,
     ) -> RequestOutcome<T> {
@@ -346,7 +300,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
     /// Does the same, with messages in both directions.
     async fn converse(
         mut self: Box<Self>,
-        parking: &Arc<ParkingLot<T>>,
+        parking: &Parking,
         context: &RequestContext,
         level: Option<LogLevel>,
     ) -> RequestOutcome<T> {
@@ -363,8 +317,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
         let over = CancellationToken::new();
         // Questions of earlier calls stay with the client when this request ends.
         let mut earlier: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
-        self.held = self.held.take().or_else(|| self.way_back.take(&self.asker));
-        let mut takes_earlier = true;
+        self.held = self.held.take().or_else(|| self.way_back.take(&self.asker, &self.owner.account));
         let ended = loop {
             let told = match self.held.take() {
                 Some(told) => told,
@@ -372,12 +325,12 @@ impl<T: Send + 'static> InFlightRequest<T> {
                     biased;
                     ended = &mut self.work => break ended,
                     Some(told) = next(&mut self.progress, &mut self.toward) => told,
-                    told = self.way_back.next(&self.asker), if takes_earlier => told,
+                    told = self.way_back.next(&self.asker, &self.owner.account) => told,
                     Some(()) = asking.next(), if !asking.is_empty() => continue,
                     Some(()) = earlier.next(), if !earlier.is_empty() => continue,
                     () = context.cancel.cancelled(), if !cancelled => {
                         cancelled = true;
-                        self.cancel.0.cancel();
+                        self.cancel.cancel();
                         continue;
                     }
                 },
@@ -386,28 +339,24 @@ impl<T: Send + 'static> InFlightRequest<T> {
                 EarlyMessage::Progress(params) => forward(params).await,
                 EarlyMessage::Toward(ClientMessage::Log(params)) => tell(way, *params, level).await,
                 EarlyMessage::Toward(ClientMessage::Ask(requests, reply)) if self.asker.parks => {
-                    match parking.park(self, &requests, reply) {
+                    if !parking.room.has_place(&self.owner.account) {
+                        let account = self.owner.account.name();
+                        tracing::warn!(%account, "too many requests are waiting for their clients; a server's request finds no room");
+                        continue;
+                    }
+                    match parking.park(self, ServerQuestion::new(*requests, reply)) {
                         Ok(asked) => return RequestOutcome::Asks(asked),
-                        // Whoever drops the reply declines.
-                        Err((open, _)) => self = open,
+                        Err(open) => self = open,
                     }
                 }
-                EarlyMessage::Earlier((place, requests, reply)) if self.asker.parks => {
-                    match parking.park(self, &requests, reply) {
-                        Ok(asked) => return RequestOutcome::Asks(asked),
-                        Err((open, reply)) => {
-                            self = open;
-                            takes_earlier = false;
-                            if let Some(reply) = reply {
-                                self.way_back.put_back((place, requests, reply));
-                            }
-                        }
-                    }
-                }
+                EarlyMessage::Earlier(asked) if self.asker.parks => match parking.park(self, asked) {
+                    Ok(asked) => return RequestOutcome::Asks(asked),
+                    Err(open) => self = open,
+                },
                 EarlyMessage::Toward(ClientMessage::Ask(requests, reply)) => {
                     asking.push(ask(way.clone(), *requests, reply, over.clone()).boxed());
                 }
-                EarlyMessage::Earlier((_, requests, reply)) => {
+                EarlyMessage::Earlier(ServerQuestion { requests, reply, .. }) => {
                     earlier.push(ask(way.clone(), requests, reply, CancellationToken::new()).boxed());
                     // The question goes out before the answer to this request.
                     let _ = futures::poll!(earlier.next());
@@ -523,50 +472,23 @@ pub(super) async fn tell_notice(way: &ClientWay, notice: &Value, level: LogLevel
     tell(way, json!({ "level": "notice", "logger": "nonet", "data": notice }), Some(level)).await;
 }
 
-impl ParkedRequests {
-    /// Returns parkings whose handles name the replica of a cluster that has the request.
-    pub(super) fn new(cluster: Option<&Arc<Cluster>>) -> Self {
-        let (calls, passed) = (ParkingLot::new(cluster.cloned()), ParkingLot::new(cluster.cloned()));
-        Self { calls: Arc::new(calls), passed: Arc::new(passed) }
-    }
-}
-
-impl<T> ParkingLot<T> {
-    fn new(cluster: Option<Arc<Cluster>>) -> Self {
-        Self { waiting: Mutex::default(), cluster }
-    }
-}
-
-impl<T: Send + 'static> ParkingLot<T> {
-    /// Parks a request until its client answers. Returns the request if it cannot be parked, and the reply if that is for want
-    /// of room.
-    fn park(
-        self: &Arc<Self>,
+impl Parking {
+    /// Parks a request until its client answers. Returns the request if its client cannot get the question, which is declined.
+    fn park<T: Send + 'static>(
+        &self,
         mut open: Box<InFlightRequest<T>>,
-        requests: &InputRequests,
-        reply: oneshot::Sender<InputReplies>,
-    ) -> Result<Box<InputRequiredResult>, UnparkedRequest<T>> {
-        let asked: Vec<String> = requests.keys().cloned().collect();
-        let handle = format!("{HANDLE}{}", uuid::Uuid::new_v4().simple());
-        let handle = self.cluster.as_ref().map_or_else(|| handle.clone(), |cluster| cluster.handle(&handle));
-        let unfinished =
-            json!({ "resultType": "input_required", "inputRequests": requests, "requestState": handle });
+        asked: ServerQuestion,
+    ) -> Result<Box<InputRequiredResult>, Box<InFlightRequest<T>>> {
+        let handle = self.room.token(HANDLE);
+        let unfinished = json!({
+            "resultType": "input_required", "inputRequests": asked.requests, "requestState": handle,
+        });
         let unfinished = match serde_json::from_value(unfinished) {
-            Ok(unfinished) if self.waiting.lock().len() < MAX_PARKED => unfinished,
-            Ok(_) => {
-                tracing::warn!(
-                    "too many requests are waiting for their clients; a server's request finds no room"
-                );
-                return Err((open, Some(reply)));
-            }
+            Ok(unfinished) => unfinished,
             Err(error) => {
                 tracing::warn!(%error, "a server's request cannot be sent to the client and was declined");
-                return Err((open, None));
+                return Err(open);
             }
-        };
-        let Some(place) = open.account.parked() else {
-            tracing::warn!(account = %open.account.name(), "too many requests are waiting for one client; a server's request finds no room");
-            return Err((open, Some(reply)));
         };
         // The work, including progress and timeouts, continues meanwhile.
         let running = tokio::spawn(std::mem::replace(&mut open.work, Box::pin(std::future::pending())));
@@ -578,45 +500,30 @@ impl<T: Send + 'static> ParkingLot<T> {
             }
         };
         open.work = Box::pin(work);
-        self.waiting
-            .lock()
-            .insert(handle.clone(), ParkedRequest { request: open, reply, asked, _place: place });
-        // Weak: parked requests end with the last client that could come back for them.
-        let parking = Arc::downgrade(self);
-        tokio::spawn(async move {
-            tokio::time::sleep(PARKED_FOR).await;
-            if let Some(parking) = parking.upgrade() {
-                parking.waiting.lock().remove(&handle);
-            }
-        });
+        self.room.park(handle, open.owner.clone(), (open.what.clone(), open), asked, self.end.clone());
         Ok(Box::new(unfinished))
     }
 
     /// Resumes the parked request that a request continues, and passes on the client's answers. `None`: the request is new.
-    pub(super) fn resume(
+    pub(super) fn resume<T: 'static>(
         &self,
         what: impl FnOnce() -> String,
-        profile: Option<&str>,
-        account: impl FnOnce() -> Arc<Account>,
+        owner: impl FnOnce() -> JobOwner,
         state: Option<&str>,
         given: Option<&InputResponses>,
     ) -> Option<Result<Box<InFlightRequest<T>>, ErrorData>> {
         let handle = state.filter(|state| state.starts_with(HANDLE))?;
-        let (what, account) = (what(), account());
-        let mut all = self.waiting.lock();
-        let fits = |ParkedRequest { request, .. }: &ParkedRequest<T>| {
-            request.what == what && request.profile.as_deref() == profile && request.account == account
-        };
-        let fits = all.get(handle).is_some_and(fits);
-        let Some(parked) = fits.then(|| all.remove(handle)).flatten() else {
+        let resumed = self.room.resume(handle, &owner(), &what());
+        let parked = resumed
+            .and_then(|(request, asked)| Some((request.downcast::<InFlightRequest<T>>().ok()?, asked)));
+        let Some((request, asked)) = parked else {
             let why = "`requestState` is unknown, expired, already used, or belongs to another request; send the request without it \
                        to start again";
             return Some(Err(ErrorData::invalid_params(why, None)));
         };
-        let answer = |key: &String| Some((key.clone(), Ok(given?.get(key)?.clone())));
-        parked.request.asker.waits.restart();
-        let _ = parked.reply.send(parked.asked.iter().filter_map(answer).collect());
-        Some(Ok(parked.request))
+        request.asker.waits.restart();
+        asked.answer(|key| Some(given?.get(key)?.clone()));
+        Some(Ok(request))
     }
 }
 
@@ -637,43 +544,48 @@ impl LogThreshold {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
     use nonet_config::Quotas;
+
+    use super::*;
+
+    fn owner(profile: Option<&str>, account: Arc<Account>) -> JobOwner {
+        JobOwner { profile: profile.map(String::from), account, ..JobOwner::default() }
+    }
+
+    fn parking() -> Parking {
+        Parking { room: Arc::new(Room::new(None)), end: CancellationToken::new() }
+    }
 
     /// Parks a request with one question. Returns its handle, the reply's receiver and the future of its work.
     fn park(
-        parking: &Arc<ParkingLot<u8>>,
+        parking: &Parking,
         what: &str,
         profile: Option<&str>,
     ) -> (String, oneshot::Receiver<InputReplies>) {
         let channels = ClientChannels::new(&Session::default(), Arc::default(), true, None, false);
-        let request = channels.open(
-            what.into(),
-            profile.map(Into::into),
-            Arc::default(),
-            AskRoute::AtOnce,
-            std::future::pending::<u8>(),
-        );
+        let work = std::future::pending::<u8>();
+        let request = channels.open(what.into(), owner(profile, Arc::default()), AskRoute::AtOnce, work);
         let question = json!({ "method": "elicitation/create", "params": { "message": "?", "requestedSchema": { "type": "object", "properties": {} } } });
         let (reply, replied) = oneshot::channel();
-        let asked = parking.park(request, &InputRequests::from_iter([("q".into(), question)]), reply);
-        let asked = json!(asked.unwrap_or_else(|_| panic!("there is room")));
+        let asked = ServerQuestion::new(InputRequests::from_iter([("q".into(), question)]), reply);
+        let asked = json!(parking.park(request, asked).unwrap_or_else(|_| panic!("it can be asked")));
         (asked["requestState"].as_str().expect("a handle").into(), replied)
     }
 
     #[tokio::test]
     async fn a_handle_is_good_once_for_the_same_request_and_profile() {
-        let parking = Arc::<ParkingLot<u8>>::default();
+        let parking = parking();
         let (handle, mut replied) = park(&parking, "tools/call a", Some("reader"));
         let given = InputResponses::from_iter([("q".into(), json!(1)), ("other".into(), json!(2))]);
         let resume = |what: &str, profile: Option<&str>, state: Option<&str>| {
             parking
-                .resume(|| what.into(), profile, Arc::default, state, Some(&given))
+                .resume::<u8>(|| what.into(), || owner(profile, Arc::default()), state, Some(&given))
                 .map(|resumed| resumed.is_ok())
         };
-        let other = || Account::of_session(Quotas::default());
-        let by_other =
-            parking.resume(|| "tools/call a".into(), Some("reader"), other, Some(&handle), Some(&given));
+        let other = || owner(Some("reader"), Account::of_session(Quotas::default()));
+        let by_other = parking.resume::<u8>(|| "tools/call a".into(), other, Some(&handle), Some(&given));
         assert!(by_other.is_some_and(|resumed| resumed.is_err()), "another client knows the handle");
         for (what, profile, state, expected) in [
             ("tools/call a", Some("reader"), None, None),
@@ -694,61 +606,57 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_parked_request_expires_and_declines_its_question() {
-        let parking = Arc::<ParkingLot<u8>>::default();
-        let (handle, replied) = park(&parking, "prompts/get a", None);
+        let parking = parking();
+        let (handle, mut replied) = park(&parking, "prompts/get a", None);
         tokio::time::sleep(PARKED_FOR - Duration::from_secs(1)).await;
-        assert_eq!(parking.waiting.lock().len(), 1);
+        assert!(replied.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Empty));
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(
             parking
-                .resume(|| "prompts/get a".into(), None, Arc::default, Some(&handle), None)
+                .resume::<u8>(|| "prompts/get a".into(), JobOwner::default, Some(&handle), None)
                 .is_some_and(|it| it.is_err())
         );
         assert!(replied.await.is_err(), "whoever drops the sender has declined");
     }
 
     #[tokio::test]
-    async fn only_so_many_requests_are_parked() {
-        let parking = Arc::<ParkingLot<u8>>::default();
-        for number in 0..MAX_PARKED {
-            park(&parking, &number.to_string(), None);
-        }
-        assert!(parking.park(request(Arc::default()), &InputRequests::new(), oneshot::channel().0).is_err());
+    async fn a_parked_request_ends_with_its_clients() {
+        let parking = parking();
+        let (_, replied) = park(&parking, "tools/call a", None);
+        parking.end.cancel();
+        assert!(replied.await.is_err(), "nobody can come back");
     }
 
     #[tokio::test]
     async fn one_client_does_not_take_the_room_of_another() {
-        let parking = Arc::<ParkingLot<u8>>::default();
+        let parking = parking();
         let account = || Account::of_session(Quotas { parked: 2, ..Quotas::default() });
         let (one, other) = (account(), account());
         let park = |account: &Arc<Account>| {
-            parking.park(request(account.clone()), &InputRequests::new(), oneshot::channel().0).is_ok()
+            let has_place = parking.room.has_place(account);
+            let asked = ServerQuestion::new(InputRequests::new(), oneshot::channel().0);
+            assert!(parking.park(request(account.clone()), asked).is_ok());
+            has_place
         };
         assert_eq!([park(&one), park(&one), park(&one), park(&other)], [true, true, false, true]);
     }
 
     #[tokio::test]
     async fn a_question_of_an_earlier_call_without_room_waits_for_another_request() {
-        let parking = Arc::<ParkingLot<u8>>::default();
         let full = Account::of_session(Quotas { parked: 0, ..Quotas::default() });
         let channels = ClientChannels::new(&Session::default(), Arc::default(), true, None, false);
-        let (board, (reply, mut replied)) = (Arc::<QuestionBoard>::default(), oneshot::channel());
-        let number = board.post(board.number(), false, InputRequests::new(), reply);
-        let way = AskRoute::NextRequest { board: board.clone(), by_task: false };
-        let Some(EarlyMessage::Earlier((place, requests, reply))) = way.take(&channels.asker) else {
-            panic!("it is there")
-        };
-        let Err((_, Some(reply))) = parking.park(request(full), &requests, reply) else {
-            panic!("there is no room")
-        };
-        way.put_back((place, requests, reply));
+        let (room, (reply, mut replied)) = (parking().room, oneshot::channel());
+        let session = channels.asker.session;
+        room.post(session, 1, false, ServerQuestion::new(InputRequests::new(), reply));
+        let way = AskRoute::NextRequest { room, session, by_task: false };
+        assert!(way.take(&channels.asker, &full).is_none(), "there is no room");
         assert!(replied.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Empty));
-        board.withdraw(number);
-        assert!(way.take(&channels.asker).is_none(), "it has its old place, and expires with it");
+        assert!(way.take(&channels.asker, &Account::default()).is_some(), "another request finds it");
+        assert!(way.take(&channels.asker, &Account::default()).is_none(), "once");
     }
 
     fn request(account: Arc<Account>) -> Box<InFlightRequest<u8>> {
         let channels = ClientChannels::new(&Session::default(), Arc::default(), true, None, false);
-        channels.open(String::new(), None, account, AskRoute::AtOnce, std::future::pending())
+        channels.open(String::new(), owner(None, account), AskRoute::AtOnce, std::future::pending())
     }
 }

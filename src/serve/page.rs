@@ -30,7 +30,7 @@ use nonet_config::{BearerToken, OnChange, UnusableEntry};
 use nonet_core::{Gateway, SearchArguments};
 use nonet_meta as meta;
 use nonet_parts::{
-    approvals::{ApprovalDecision, DecisionError, UserVerdict, WaitingApproval},
+    approvals::{AnswerError, ApprovalDecision, UserVerdict, WaitingApproval},
     metrics::{CONTENT_TYPE, ClusterNow, MetricsNow, ServerNow},
 };
 use nonet_servers::pins::{MarkedPlace, WaitingPin};
@@ -326,7 +326,7 @@ async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
                     "approvals": approvals,
                     "definitions": definitions,
                     "total": total,
-                    "questions": gateway.asking.page_questions.waiting(),
+                    "questions": gateway.asking.room.on_page(),
                     "client_questions": gateway.asking.questions.open_ones(),
                 }),
             )
@@ -403,11 +403,11 @@ async fn answer_at(
     }
 }
 
-fn refused(why: &DecisionError) -> Response {
+fn refused(why: &AnswerError) -> Response {
     let status = match why {
-        DecisionError::Unknown => StatusCode::NOT_FOUND,
-        DecisionError::Unfit(_) => StatusCode::BAD_REQUEST,
-        DecisionError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        AnswerError::Unknown => StatusCode::NOT_FOUND,
+        AnswerError::Unfit(_) => StatusCode::BAD_REQUEST,
+        AnswerError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     answer(status, &json!({ "error": { "message": why.to_string() } }))
 }

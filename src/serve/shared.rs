@@ -16,9 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_util::task::TaskTracker;
 
 use super::{
-    NonetServer, connect_soon,
-    in_flight::ParkedRequests,
-    offer_page,
+    NonetServer, connect_soon, offer_page,
     user_page::{PresenceCount, PresenceGuard, UserPage},
 };
 
@@ -196,6 +194,6 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, clients: &Clients,
     if hello.page {
         return;
     }
-    let server = NonetServer::new(gateway.clone(), hello.profile, None, ParkedRequests::default());
+    let server = NonetServer::new(gateway.clone(), hello.profile, None, None);
     lines::serve(server, reader, writer, limits, gateway.servers.stopping().clone(), || {}).await;
 }

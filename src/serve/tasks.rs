@@ -156,7 +156,8 @@ pub(super) async fn get(gateway: &Gateway, caller: &Caller, id: &str) -> Result<
 
 /// Returns the unanswered requests of a task to its client, if there are any.
 fn asked(gateway: &Gateway, caller: &Caller, id: &str) -> Option<InputRequests> {
-    let open = gateway.keeping.jobs.get(id, &caller.owner())?.questions()?.open();
+    let call = gateway.keeping.jobs.get(id, &caller.owner())?.questions()?.call;
+    let open = gateway.asking.room.of_call(call);
     match serde_json::from_value::<InputRequests>(Value::Object(open)) {
         Ok(requests) => Some(requests).filter(|requests| !requests.is_empty()),
         Err(error) => {
@@ -189,7 +190,7 @@ pub(super) async fn update(
     if let Some(job) = gateway.keeping.jobs.get(id, &caller.owner())
         && let Some(questions) = job.questions()
     {
-        questions.answer(given);
+        gateway.asking.room.answer_of_call(questions.call, given);
     }
     Ok(())
 }
@@ -223,7 +224,7 @@ pub(super) async fn session_request(
             known(gateway, &caller, id).await.map(|known| {
                 let mut task = session_task(gateway, &known);
                 let job = gateway.keeping.jobs.get(id, &caller.owner());
-                if job.is_some_and(|job| job.questions().is_some_and(|questions| questions.is_asked())) {
+                if job.is_some_and(|job| job.questions().is_some_and(|questions| (questions.is_asked)())) {
                     task["status"] = json!("input_required");
                 }
                 task

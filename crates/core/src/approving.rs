@@ -6,17 +6,15 @@
 
 use std::time::Duration;
 
-use nonet_base::text::hex;
 use nonet_config::{ApprovalHook, ApproveBy, shell};
 use nonet_parts::{
-    approvals::{ApprovalDecision, ApprovalQuestion, DecisionError, UserVerdict, WaitingApproval},
+    approvals::{AnswerError, ApprovalDecision, ApprovalQuestion, UserVerdict, WaitingApproval},
     audit::Approver,
 };
 use nonet_servers::catalog::Tool;
 use nonet_store::StoreError;
 use nonet_text::fault::{Fault, FaultCode};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use super::{
     call::{PrepareError, Unready},
@@ -32,14 +30,6 @@ use nonet_state::{
 
 /// How long a call waits for a webhook, which may answer at once.
 const HOOK: Duration = Duration::from_secs(10);
-
-/// The state of the user's answer to an approval.
-enum ApprovalState {
-    /// Decided; the decision is consumed.
-    Decided(ApprovalDecision),
-    /// Not decided yet.
-    Waiting(Box<WaitingApproval>),
-}
 
 impl Asking {
     /// Asks before a call: by a form, or elsewhere if only the user's own answer counts. Otherwise, and in a run, the caller
@@ -67,17 +57,16 @@ impl Asking {
             lasting: unasked.lasting,
             ..ApprovalQuestion::default()
         };
-        match self.answered_elsewhere(caller, asked).await? {
-            ApprovalState::Decided(ApprovalDecision { verdict: UserVerdict::Deny, .. }) => {
-                Err(unasked.refused(None).into())
-            }
-            ApprovalState::Decided(decision) => {
+        let one = self.answered_elsewhere(caller, asked).await?;
+        match one.decision() {
+            Some(ApprovalDecision { verdict: UserVerdict::Deny, .. }) => Err(unasked.refused(None).into()),
+            Some(decision) => {
                 if decision.verdict == UserVerdict::AllowForSession && unasked.lasting {
                     caller.session.approve(&tool.full, &tool.hash);
                 }
-                Ok(approver(&decision))
+                Ok(approver(decision))
             }
-            ApprovalState::Waiting(one) => {
+            None => {
                 let message = format!(
                     "`{}` runs only if the user approves it ({}); an answer in this chat does not count. {} Tell the user \
                      what would run; then make the same call again: it waits for the decision.",
@@ -186,21 +175,16 @@ impl Asking {
         one.ok_or_else(over)
     }
 
-    /// Returns the decision on a subject and consumes it, or returns the waiting approval.
+    /// Returns the approval for a subject. If it is decided, the decision is consumed.
     async fn answered_elsewhere(
         &self,
         caller: &Caller,
         asked: ApprovalQuestion,
-    ) -> Result<ApprovalState, Fault> {
+    ) -> Result<WaitingApproval, Fault> {
         let one = self.asked_elsewhere(caller, asked).await?;
-        let Some(decision) = one.decision().cloned() else {
-            return Ok(ApprovalState::Waiting(Box::new(one)));
-        };
-        match self.approvals.take(one).await.map_err(not_kept)? {
-            true => Ok(ApprovalState::Decided(decision)),
-            // The same call, made at the same time, has consumed it.
-            false => Err(over()),
-        }
+        let is_own = one.decision().is_none() || self.approvals.take(one.clone()).await.map_err(not_kept)?;
+        // Else the same call, made at the same time, has consumed it.
+        is_own.then_some(one).ok_or_else(over)
     }
 
     /// Sends a question to the webhook and waits briefly for an answer.
@@ -235,8 +219,8 @@ impl Asking {
     }
 
     /// Asks a parked run's question outside the chat. Returns where the user answers.
-    pub(super) async fn ask_step(&self, caller: &Caller, question: &StepQuestion) -> Result<String, Fault> {
-        let one = self.asked_elsewhere(caller, question.asked(caller)).await?;
+    pub(super) async fn ask_step(&self, caller: &Caller, asked: ApprovalQuestion) -> Result<String, Fault> {
+        let one = self.asked_elsewhere(caller, asked).await?;
         Ok(self.where_to_answer(&one))
     }
 
@@ -262,33 +246,28 @@ impl Asking {
     pub(super) async fn step_answered(
         &self,
         caller: &Caller,
-        question: &StepQuestion,
+        token: &str,
+        asked: ApprovalQuestion,
     ) -> Result<(Value, Approver), Fault> {
-        let StepQuestion { token, about, message, .. } = question;
-        match self.answered_elsewhere(caller, question.asked(caller)).await? {
-            ApprovalState::Decided(decision) => {
-                let by = approver(&decision);
-                Ok(match decision {
-                    ApprovalDecision { verdict: UserVerdict::Deny, .. } => {
-                        (json!({ "status": "denied" }), by)
-                    }
-                    ApprovalDecision { answer: Some(answer), .. } => (answer, by),
-                    _ => (json!("approve"), by),
-                })
-            }
-            ApprovalState::Waiting(one) => {
-                let told = format!(
-                    "`{about}` waits for the user's own answer; an answer in this chat does not count \
-                     (`approve_by`). {} Tell the user; then call ask_user with the token: it waits for the answer.",
-                    self.where_to_answer(&one)
-                );
-                Err(Fault::new(FaultCode::NeedsApproval, told)
-                    .details(
-                        json!({ "approval": one.id(), "left_s": one.left.as_secs(), "question": message }),
-                    )
-                    .next("ask_user", json!({ "token": token })))
-            }
+        let one = self.answered_elsewhere(caller, asked).await?;
+        if let Some(decision) = one.decision() {
+            let answer = match decision {
+                ApprovalDecision { verdict: UserVerdict::Deny, .. } => json!({ "status": "denied" }),
+                ApprovalDecision { answer: Some(answer), .. } => answer.clone(),
+                _ => json!("approve"),
+            };
+            return Ok((answer, approver(decision)));
         }
+        let told = format!(
+            "`{}` waits for the user's own answer; an answer in this chat does not count \
+             (`approve_by`). {} Tell the user; then call ask_user with the token: it waits for the answer.",
+            one.asked.subject,
+            self.where_to_answer(&one)
+        );
+        let (left, question) = (one.left.as_secs(), &one.asked.question);
+        Err(Fault::new(FaultCode::NeedsApproval, told)
+            .details(json!({ "approval": one.id(), "left_s": left, "question": question }))
+            .next("ask_user", json!({ "token": token })))
     }
 
     /// Whether the questions of workflows accept only the user's own answers.
@@ -297,38 +276,12 @@ impl Asking {
     }
 
     /// Accepts the answer sent to a one-time address.
-    pub async fn answer_at(&self, address: &str, answer: &Value) -> Result<(), DecisionError> {
-        let failed = |error: StoreError| DecisionError::Failed(error.to_string());
-        let id = self.approvals.at_address(address).await.map_err(failed)?.ok_or(DecisionError::Unknown)?;
-        let unfit =
-            DecisionError::Unfit("the answer must be {\"decision\": \"allow\"} or {\"decision\": \"deny\"}");
-        let decision = decision_of(answer, "webhook").ok_or(unfit)?;
+    pub async fn answer_at(&self, address: &str, answer: &Value) -> Result<(), AnswerError> {
+        let failed = |error: StoreError| AnswerError::Failed(error.to_string());
+        let id = self.approvals.at_address(address).await.map_err(failed)?.ok_or(AnswerError::Unknown)?;
+        let unfit = "the answer must be {\"decision\": \"allow\"} or {\"decision\": \"deny\"}";
+        let decision = decision_of(answer, "webhook").ok_or_else(|| AnswerError::Unfit(unfit.into()))?;
         self.approvals.decide(&id, decision).await.map(drop)
-    }
-}
-
-/// A question of a parked run, for the user outside the chat.
-pub(super) struct StepQuestion {
-    pub token: String,
-    /// What asks: an app, or the tool that waits for approval.
-    pub about: String,
-    pub rule: String,
-    pub message: String,
-    /// Whether the answer is more than a yes or a no.
-    pub takes_answer: bool,
-}
-
-impl StepQuestion {
-    fn asked(&self, caller: &Caller) -> ApprovalQuestion {
-        ApprovalQuestion {
-            key: hex(&Sha256::digest(format!("ask {}", self.token).as_bytes())),
-            question: self.message.clone(),
-            subject: self.about.clone(),
-            rule: self.rule.clone(),
-            client: caller.client.to_string(),
-            takes_answer: self.takes_answer,
-            ..ApprovalQuestion::default()
-        }
     }
 }
 

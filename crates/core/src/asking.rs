@@ -2,20 +2,20 @@
 
 use std::sync::{Arc, OnceLock};
 
-use nonet_parts::approvals::Approvals;
-use nonet_state::{page_questions::OpenQuestions, servers::Servers};
+use nonet_parts::{approvals::Approvals, cluster::Cluster};
+use nonet_state::servers::Servers;
 
-use crate::questions::Questions;
+use crate::questions::{Questions, Room};
 
 /// Questions to the user.
 pub struct Asking {
     pub(crate) servers: Arc<Servers>,
-    /// Open questions and the approvals already given.
+    /// What waits in this process for an answer.
+    pub room: Arc<Room>,
+    /// Questions in forms and in chats.
     pub questions: Questions,
     /// Approvals that wait for the user outside of the chat.
     pub approvals: Arc<Approvals>,
-    /// Questions of servers, during calls that the page's user makes.
-    pub page_questions: Arc<OpenQuestions>,
     /// Nonet's HTTP address, such as `http://127.0.0.1:8931`, once it serves HTTP.
     pub(crate) http: OnceLock<String>,
     /// The address of the live page without its token.
@@ -23,10 +23,15 @@ pub struct Asking {
 }
 
 impl Asking {
-    pub(crate) fn new(servers: Arc<Servers>, questions: Questions, approvals: Approvals) -> Arc<Self> {
+    pub(crate) fn new(
+        servers: Arc<Servers>,
+        approvals: Approvals,
+        cluster: Option<Arc<Cluster>>,
+    ) -> Arc<Self> {
         let (http, page) = (OnceLock::new(), OnceLock::new());
-        let (approvals, page_questions) = (Arc::new(approvals), Arc::default());
-        Arc::new(Self { servers, questions, approvals, page_questions, http, page })
+        let room = Arc::new(Room::new(cluster));
+        let questions = Questions::new(room.clone());
+        Arc::new(Self { servers, room, questions, approvals: Arc::new(approvals), http, page })
     }
 
     /// Records its HTTP address, so that faults can name the live page, and questions the address for their answer.

@@ -101,7 +101,7 @@ pub use observing::Observing;
 pub use placing::RELAYS;
 pub use prompts_resources::{FollowedResource, ListPage};
 pub(crate) use questions::AskArguments;
-use questions::Questions;
+pub use questions::{ChatQuestion, Room};
 use reload::Texts;
 pub use skills::SkillArguments;
 pub use trying::{ServerTrial, TrialResult};
@@ -210,7 +210,7 @@ impl Gateway {
         let mail = Mail::new(records.clone(), outward.clone(), life.clone());
         let kept = KeptResults::new(store.clone(), jobs.clone(), selector);
         let approvals = Approvals::new(records.clone(), clock.clone(), &in_store);
-        let asking = Asking::new(servers.clone(), Questions::new(cluster.clone()), approvals);
+        let asking = Asking::new(servers.clone(), approvals, cluster.clone());
         let keeping =
             Keeping { kept, jobs, memory, records, store, cluster: cluster.clone(), clock, folder: state };
         let keeping = Arc::new(keeping);

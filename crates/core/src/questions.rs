@@ -13,10 +13,9 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use dashmap::DashMap;
 use nonet_base::{json::set_member, text::clip};
 use nonet_config::ApproveBy;
-use nonet_parts::{audit::Approver, cluster::Cluster, jobs::JobOwner};
+use nonet_parts::{approvals::AnswerError, audit::Approver, jobs::JobOwner};
 use nonet_servers::{
     catalog::Tool,
     downstream::{ELICITATION, InputRequests},
@@ -31,16 +30,18 @@ use nonet_text::{
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+pub use self::about::ChatQuestion;
 pub(crate) use self::arguments::AskArguments;
 pub(super) use self::{
     about::Question,
     approval::{ApprovalOutcome, ApprovalRequest, HeldCall, by_chat},
 };
 use self::{
-    about::QuestionSubject,
+    about::{QuestionSubject, SettledAnswer},
     form::{FormReply, check_form, form_for},
 };
 use nonet_state::{
+    asking::WaitingRoom,
     grants::{Approval, RequiredApproval},
     session::{Caller, Session},
 };
@@ -50,9 +51,6 @@ const QUESTION_AGE: Duration = Duration::from_secs(3600);
 const APPROVAL_AGE: Duration = Duration::from_secs(600);
 /// How long an approval form stays open if the client can return at any time.
 const PARKED_AGE: Duration = Duration::from_secs(600);
-/// How many bytes of open questions one client may have; beyond that, or beyond its quota, its oldest question is
-/// dropped.
-const MAX_BYTES: usize = 8 << 20;
 /// A form is abandoned this long before the soft deadline, to leave time for the answer.
 const MARGIN: Duration = Duration::from_secs(3);
 /// The size up to which params are part of the next step of a fault, in bytes; larger ones are held for it.
@@ -65,12 +63,13 @@ const SECRET_WORDS: [&str; 6] =
 /// The choice that allows a tool for the rest of the session.
 const FOR_SESSION: &str = "allow_for_session";
 
-#[derive(Debug, Default)]
+/// Everything that waits for the user, and the user's answers that wait for clients.
+pub type Room = WaitingRoom<ChatQuestion>;
+
+/// Questions in forms and in chats.
+#[derive(Debug)]
 pub struct Questions {
-    open: DashMap<String, Question>,
-    /// When each was given, and where.
-    approvals: DashMap<Approval, (Instant, Approver)>,
-    cluster: Option<Arc<Cluster>>,
+    room: Arc<Room>,
 }
 
 /// Whose question was answered outside of the chat.
@@ -109,23 +108,22 @@ pub(super) enum QuestionOutcome {
 }
 
 impl Questions {
-    /// Creates an empty set of questions. In a cluster, a token names the replica of its question, and any replica may
-    /// get the approved call.
-    pub fn new(cluster: Option<Arc<Cluster>>) -> Self {
-        Self { cluster, ..Self::default() }
+    /// Creates the questions that wait in this room. In a cluster, any replica may get the approved call.
+    pub(super) fn new(room: Arc<Room>) -> Self {
+        Self { room }
     }
 
     /// Returns the replicas, unless the owner of an approval is bound to one of them.
     fn replicas(&self, owner: &JobOwner) -> Option<&Replicas> {
-        self.cluster.as_ref().filter(|_| owner.session.is_none()).map(|cluster| &**cluster.replicas())
+        self.room.cluster.as_ref().filter(|_| owner.session.is_none()).map(|cluster| &**cluster.replicas())
     }
 
     /// Consumes the user's approval of a call in the chat or on the page, and says which. An approval counts once across all
     /// replicas.
     async fn take_approval(&self, approval: &Approval) -> Option<Approver> {
-        let own = self.approvals.remove(approval).map(|(_, given)| given);
-        let own = own.filter(|(at, _)| at.elapsed() < APPROVAL_AGE).map(|(_, by)| by);
-        let taken = match self.replicas(&approval.owner) {
+        let own = self.room.take_chat(|_, chat| chat.approver(approval).is_some());
+        let own = own.and_then(|chat| chat.approver(approval));
+        match self.replicas(&approval.owner) {
             // Without Redis, the approval on this replica counts.
             Some(replicas) => match replicas.take_note(&approval.note()).await {
                 Ok(true) => Some(own.unwrap_or(Approver::Chat)),
@@ -133,12 +131,7 @@ impl Questions {
                 Err(_) => own,
             },
             None => own,
-        };
-        if taken.is_some() {
-            // The client has made the call without fetching the answer first.
-            self.open.retain(|_, open| open.settled.is_none() || !open.is_about(approval));
         }
-        taken
     }
 
     /// Implements the `ask_user` meta-tool, except for the call that an answer approves.
@@ -173,33 +166,33 @@ impl Questions {
         let schema = form_for(arguments, &about);
         let wanted = Duration::from_secs(arguments.timeout.unwrap_or(300).clamp(1, 86_400));
         match self.put(caller, &arguments.message(), &schema, wanted).await {
-            FormOutcome::Reply(FormReply::Decline) => {
+            FormReply::Decline => {
                 return Ok(QuestionOutcome::Answer(json!({ "status": "denied" })));
             }
-            FormOutcome::Reply(FormReply::Cancel) => {
+            FormReply::Cancel => {
                 return Ok(QuestionOutcome::Answer(json!({ "status": "cancelled" })));
             }
-            FormOutcome::Reply(FormReply::Accept(form)) => {
+            FormReply::Accept(form) => {
                 if let Some(answer) = about.filled_in(form) {
                     return Ok(QuestionOutcome::Answer(answer));
                 }
                 // The answer does not fit the form, so ask in the chat instead.
             }
-            FormOutcome::TimedOut => {
+            FormReply::TimedOut => {
                 let mut answer = json!({ "status": "timed_out" });
                 if let Some(default) = &arguments.default {
                     answer["answer"] = default.clone();
                 }
                 return Ok(QuestionOutcome::Answer(answer));
             }
-            FormOutcome::NoForm => {}
+            FormReply::NoForm => {}
         }
         Ok(QuestionOutcome::InChat(Box::new(arguments.in_chat())))
     }
 
     /// Whether the user has approved a call in the chat that has not been made since.
     pub(super) fn is_approved(&self, approval: &Approval) -> bool {
-        self.approvals.get(approval).is_some_and(|given| given.0.elapsed() < APPROVAL_AGE)
+        !self.room.chats(|_, chat| chat.approver(approval)).is_empty()
     }
 
     /// Asks before a call if its policy requires approval, unless the user has just approved this very call. A tool
@@ -263,8 +256,10 @@ impl Questions {
         });
         let unanswered = |why: &str| FormDecision::Unanswered(why.into());
         match self.put(caller, message, &schema, patience(caller)).await {
-            FormOutcome::Reply(FormReply::Cancel) => unanswered("The form was closed without an answer."),
-            FormOutcome::Reply(reply) => match reply.decision() {
+            FormReply::Cancel => unanswered("The form was closed without an answer."),
+            FormReply::TimedOut => unanswered("The user has not answered the form."),
+            FormReply::NoForm => FormDecision::NoForm,
+            reply => match reply.decision() {
                 Decision::Yes | Decision::All => FormDecision::Yes { always: false },
                 Decision::Always => FormDecision::Yes { always: lasting },
                 Decision::No => FormDecision::No,
@@ -272,8 +267,6 @@ impl Questions {
                     unanswered("The form was returned without a yes or a no.")
                 }
             },
-            FormOutcome::TimedOut => unanswered("The user has not answered the form."),
-            FormOutcome::NoForm => FormDecision::NoForm,
         }
     }
 
@@ -304,7 +297,7 @@ impl Questions {
             }
         };
         let about = QuestionSubject::Call { approval, held: Arc::new(held), lasting, brief, in_chat };
-        let token = self.add(caller, Question::new(about, message));
+        let token = self.add(caller, Question { about, message });
         told.then(ask_again(&token))
     }
 
@@ -317,20 +310,19 @@ impl Questions {
             "required": ["decision"],
         });
         match self.put(caller, question, &schema, patience(caller)).await {
-            FormOutcome::Reply(FormReply::Accept(form)) => match form.get("decision").and_then(Value::as_str)
-            {
+            FormReply::Accept(form) => match form.get("decision").and_then(Value::as_str) {
                 Some("trust") => Some(true),
                 Some("deny") => Some(false),
                 _ => None,
             },
-            FormOutcome::Reply(FormReply::Decline) => Some(false),
-            FormOutcome::Reply(FormReply::Cancel) | FormOutcome::TimedOut | FormOutcome::NoForm => None,
+            FormReply::Decline => Some(false),
+            FormReply::Cancel | FormReply::TimedOut | FormReply::NoForm => None,
         }
     }
 
     /// Shows a form to the user, if the client supports forms.
-    async fn put(&self, caller: &Caller, message: &str, schema: &Value, wanted: Duration) -> FormOutcome {
-        let Some(asker) = caller.forms() else { return FormOutcome::NoForm };
+    async fn put(&self, caller: &Caller, message: &str, schema: &Value, wanted: Duration) -> FormReply {
+        let Some(asker) = caller.forms() else { return FormReply::NoForm };
         let mut params = json!({ "message": message, "requestedSchema": schema });
         if asker.parks {
             params["mode"] = json!("form");
@@ -340,66 +332,57 @@ impl Questions {
         let patience = wanted.min(patience(caller));
         let asked = tokio::select! {
             asked = tokio::time::timeout(patience, asker.put(requests)) => asked,
-            () = caller.cancel.cancelled() => return FormOutcome::Reply(FormReply::Cancel),
+            () = caller.cancel.cancelled() => return FormReply::Cancel,
         };
         match asked.map(|replies| replies.and_then(|mut replies| replies.remove(ASK))) {
-            Ok(Some(Ok(answer))) => FormOutcome::Reply(FormReply::of(&answer)),
+            Ok(Some(Ok(answer))) => FormReply::of(&answer),
             Ok(Some(Err(error))) => {
                 tracing::warn!(%error, "the client failed to show a form");
-                FormOutcome::NoForm
+                FormReply::NoForm
             }
-            Ok(None) => FormOutcome::NoForm,
+            Ok(None) => FormReply::NoForm,
             // The user may answer later, so ask through the model instead.
-            Err(_) if patience < wanted => FormOutcome::NoForm,
-            Err(_) => FormOutcome::TimedOut,
+            Err(_) if patience < wanted => FormReply::NoForm,
+            Err(_) => FormReply::TimedOut,
         }
     }
 
-    /// Adds an open question and returns its token. Asking again about the same call reuses the question. A question
-    /// beyond the client's quota replaces the client's oldest one.
-    fn add(&self, caller: &Caller, mut question: Question) -> String {
-        let same = |open: &Question| match (&open.about, &question.about) {
-            (QuestionSubject::Call { approval: one, .. }, QuestionSubject::Call { approval: other, .. }) => {
-                one == other
-            }
+    /// Adds an open question and returns its token. Asking again about the same call reuses the question.
+    fn add(&self, caller: &Caller, question: Question) -> String {
+        let is_same = |open: &ChatQuestion| match &question.about {
+            QuestionSubject::Call { approval, .. } => open.question.is_about(approval) && !open.is_over(),
             _ => false,
         };
+        let same = self
+            .room
+            .chats(|open, chat| (is_same(chat) && chat.settled.is_none()).then(|| open.token.clone()));
         // An answer that was never fetched does not answer the same call again.
-        self.open.retain(|_, open| open.settled.is_none() || !same(open));
-        if let Some(mut open) = self.open.iter_mut().find(|open| same(open)) {
-            (open.asked, open.about) = (Instant::now(), question.about);
-            return open.key().clone();
-        }
-        self.open.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
-        let account = &caller.account;
-        question.owner = caller.owner();
-        question.client = caller.client.to_string();
-        let own = self.open.iter().filter(|open| open.owner.account == *account);
-        let mut own: Vec<(Instant, usize, String)> =
-            own.map(|open| (open.asked, open.bytes(), open.key().clone())).collect();
-        own.sort_by_key(|(asked, ..)| std::cmp::Reverse(*asked));
-        let mut bytes = question.bytes() + own.iter().map(|(_, bytes, _)| bytes).sum::<usize>();
-        while own.len() >= account.quotas().questions || bytes > MAX_BYTES {
-            let Some((_, of_it, oldest)) = own.pop() else { break };
-            bytes = bytes.saturating_sub(of_it);
-            self.open.remove(&oldest);
-        }
-        let token = format!("ask-{}", uuid::Uuid::new_v4().simple());
-        let token = self.cluster.as_ref().map_or_else(|| token.clone(), |cluster| cluster.handle(&token));
-        self.open.insert(token.clone(), question);
+        while self.room.take_chat(|_, open| is_same(open)).is_some() {}
+        let token = same.into_iter().next().unwrap_or_else(|| self.room.token("ask-"));
+        let chat = ChatQuestion { question, client: caller.client.to_string(), settled: None };
+        self.put_in_room(&token, caller.owner(), QUESTION_AGE, chat);
         token
     }
 
+    fn put_in_room(&self, token: &str, owner: JobOwner, lasts: Duration, chat: ChatQuestion) {
+        let bytes = chat.question.bytes();
+        self.room.put_chat(token.into(), owner, lasts, chat, bytes);
+    }
+
     /// Returns a question that a caller has asked.
-    fn of_caller(&self, caller: &Caller, token: &str) -> Result<Question, Fault> {
-        let question = self.open.get(token).filter(|question| question.is_for(caller));
-        question.map(|question| question.clone()).ok_or_else(|| no_question(token))
+    fn of_caller(&self, caller: &Caller, token: &str) -> Result<ChatQuestion, Fault> {
+        let owner = caller.owner();
+        let own = self.room.chats(|open, chat| {
+            let is_own = open.token == token && open.owner == owner && !chat.is_over();
+            is_own.then(|| chat.clone())
+        });
+        own.into_iter().next().ok_or_else(|| no_question(token))
     }
 
     /// Removes a question that no longer waits for the chat. Returns its outcome: the call that may run, or the answer that
     /// the user gave elsewhere.
-    fn settled(&self, token: &str, question: Question) -> Option<AskOutcome> {
-        let outcome = match (question.settled, question.about) {
+    fn settled(&self, token: &str, open: ChatQuestion) -> Option<AskOutcome> {
+        let outcome = match (open.settled.map(|settled| settled.answer), open.question.about) {
             (None, QuestionSubject::Call { in_chat: false, held, .. }) => AskOutcome::run(held),
             (None, _) => return None,
             (Some(answer), QuestionSubject::Call { held, .. }) if answer["status"] == "approved" => {
@@ -407,13 +390,13 @@ impl Questions {
             }
             (Some(answer), _) => AskOutcome::Answer(answer),
         };
-        self.open.remove(token).map(|_| outcome)
+        self.room.take_chat(|of, _| of == token).map(|_| outcome)
     }
 
     /// Repeats an open question. Content without an answer leaves it open.
     fn still_open(&self, caller: &Caller, token: &str, content: bool) -> Result<AskOutcome, Fault> {
         let question = self.of_caller(caller, token)?;
-        let mut again = question.put(token);
+        let mut again = question.question.put(token);
         if let Some(outcome) = self.settled(token, question) {
             return Ok(outcome);
         }
@@ -433,16 +416,16 @@ impl Questions {
         said: &Value,
         content: Option<&str>,
     ) -> Result<AskOutcome, Fault> {
-        let question = self.of_caller(caller, token)?;
+        let open = self.of_caller(caller, token)?;
         // A no needs no other word of the user.
-        if question.is_held_only()
-            && let Ok(answer) = question.read(token, said, content)
+        if open.is_held_only()
+            && let Ok(answer) = open.question.read(token, said, content)
             && answer["status"] == "denied"
-            && self.open.remove(token).is_some()
+            && self.room.take_chat(|of, _| of == token).is_some()
         {
             return Ok(AskOutcome::Answer(answer));
         }
-        if let Some(mut outcome) = self.settled(token, question.clone()) {
+        if let Some(mut outcome) = self.settled(token, open.clone()) {
             if let AskOutcome::Answer(answer) = &mut outcome {
                 set_member(
                     answer,
@@ -452,47 +435,41 @@ impl Questions {
             }
             return Ok(outcome);
         }
-        let answer = match question.read(token, said, content) {
+        let answer = match open.question.read(token, said, content) {
             Ok(answer) => answer,
             Err(again) => return Ok(AskOutcome::Answer(again)),
         };
         // A token works once, even if two answers arrive at the same time: the first counts.
-        if self.open.remove_if(token, |_, open| open.settled.is_none()).is_none() {
+        let is_first = |of: &str, open: &ChatQuestion| of == token && open.settled.is_none();
+        let Some(open) = self.room.take_chat(is_first) else {
             return self.still_open(caller, token, false);
-        }
-        note_lasting(&caller.session, &question.about, &answer, said);
-        Ok(match self.taken(question.about, &answer, Approver::Chat).await {
-            Some(held) => AskOutcome::run(held),
-            None => AskOutcome::Answer(answer),
-        })
+        };
+        note_lasting(&caller.session, &open.question.about, &answer, said);
+        let Some(held) = self.approved_call(&open, &answer).await else {
+            return Ok(AskOutcome::Answer(answer));
+        };
+        let settled = Some(SettledAnswer { answer, by: Approver::Chat, at: Instant::now() });
+        self.put_in_room(token, caller.owner(), APPROVAL_AGE, ChatQuestion { settled, ..open });
+        Ok(AskOutcome::run(held))
     }
 
-    /// Gives an answer its effect: an approved call may be made once. Returns the call.
-    async fn taken(&self, about: QuestionSubject, answer: &Value, by: Approver) -> Option<Arc<HeldCall>> {
-        let QuestionSubject::Call { approval, held, .. } = about else { return None };
+    /// Returns the call that an answer approves, which may be made once. The other replicas know of it then.
+    async fn approved_call(&self, open: &ChatQuestion, answer: &Value) -> Option<Arc<HeldCall>> {
+        let QuestionSubject::Call { approval, held, .. } = &open.question.about else { return None };
         if answer["status"] != "approved" {
             return None;
         }
-        self.approvals.retain(|_, given| given.0.elapsed() < APPROVAL_AGE);
         if let Some(replicas) = self.replicas(&approval.owner)
             && let Err(error) = replicas.put_note(&approval.note(), APPROVAL_AGE).await
         {
             tracing::debug!(%error, "other replicas do not know of an approval");
         }
-        self.approvals.insert(approval, (Instant::now(), by));
-        Some(held)
+        Some(held.clone())
     }
 
     /// Returns the open questions of all clients, oldest first, for the user outside of the chat.
     pub fn open_ones(&self) -> Vec<Value> {
-        let mut open: Vec<(Instant, Value)> = self
-            .open
-            .iter()
-            .filter(|open| open.waits_for_user())
-            .map(|open| (open.asked, open.shown(open.key())))
-            .collect();
-        open.sort_by_key(|(asked, _)| *asked);
-        open.into_iter().map(|(_, shown)| shown).collect()
+        self.room.chats(|open, chat| chat.waits_for_user().then(|| chat.shown(open)))
     }
 
     /// Answers a question outside of the chat. The client gets the answer when it asks for it by its token, and with a notice if
@@ -500,26 +477,30 @@ impl Questions {
     ///
     /// # Errors
     ///
-    /// `None` if no such question is open; else why the answer is not understood.
+    /// If no such question is open, or the answer is not understood.
     pub(super) async fn settle(
         &self,
         token: &str,
         said: &Value,
         session_of: impl FnOnce(u64) -> Option<Arc<Session>>,
-    ) -> Result<SettledQuestion, Option<String>> {
-        let question = self.open.get(token).map(|question| question.clone());
-        let question = question.filter(Question::waits_for_user).ok_or(None)?;
-        let answer = question.read_from_user(said).map_err(Some)?;
-        // Off the table until the answer has its effect: of two answers the first counts.
-        let (_, mut question) = self.open.remove_if(token, |_, open| open.waits_for_user()).ok_or(None)?;
-        let session = question.owner.session.and_then(session_of);
+    ) -> Result<SettledQuestion, AnswerError> {
+        let fits = |of: &str, chat: &ChatQuestion| of == token && chat.waits_for_user();
+        let open = self.room.chats(|open, chat| {
+            fits(&open.token, chat).then(|| (open.owner.clone(), open.until, chat.question.clone()))
+        });
+        let (owner, until, question) = open.into_iter().next().ok_or(AnswerError::Unknown)?;
+        let answer = question.read_from_user(said).map_err(AnswerError::Unfit)?;
+        // Out of the room until the answer has its effect: of two answers the first counts.
+        let open = self.room.take_chat(fits).ok_or(AnswerError::Unknown)?;
+        let session = owner.session.and_then(session_of);
         if let Some(session) = &session {
             note_lasting(session, &question.about, &answer, said);
         }
-        let runs = self.taken(question.about.clone(), &answer, Approver::Page).await.is_some();
-        let settled = SettledQuestion { client: question.client.clone(), tool: question.tool() };
-        question.settled = Some(answer.clone());
-        self.open.insert(token.into(), question);
+        let runs = self.approved_call(&open, &answer).await.is_some();
+        let told = SettledQuestion { client: open.client.clone(), tool: question.tool() };
+        let settled = Some(SettledAnswer { answer: answer.clone(), by: Approver::Page, at: Instant::now() });
+        let left = until.saturating_duration_since(Instant::now());
+        self.put_in_room(token, owner, left, ChatQuestion { settled, ..open });
         if let (Some(session), Value::Object(answer)) = (session, answer) {
             let mut notice =
                 Map::from_iter([("kind".into(), json!("question_answered")), ("token".into(), json!(token))]);
@@ -529,7 +510,7 @@ impl Questions {
             }
             session.notify(Value::Object(notice));
         }
-        Ok(settled)
+        Ok(told)
     }
 }
 
@@ -553,12 +534,6 @@ pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
         return Err(Fault::new(FaultCode::InvalidParams, message).next("ask_user", again));
     }
     Ok(())
-}
-
-enum FormOutcome {
-    Reply(FormReply),
-    TimedOut,
-    NoForm,
 }
 
 /// Returns how long to wait for a form: within the client's soft deadline, unless the client can return at any time. A short

@@ -1,7 +1,6 @@
 //! Work that a client waits for until the soft deadline: then the work continues as a job.
 
 use std::{
-    collections::BTreeMap,
     panic::AssertUnwindSafe,
     sync::{
         Arc,
@@ -12,16 +11,16 @@ use std::{
 
 use futures::{FutureExt, future::BoxFuture};
 use nonet_parts::{
-    jobs::{self, Job, JobProgress, JobStart, Jobs, TaskQuestions, TaskSummary},
+    jobs::{self, Job, JobProgress, JobQuestions, JobStart, Jobs, TaskSummary},
     kept::KeptResults,
     quotas::Admission,
 };
-use nonet_servers::downstream::{ClientWait, ProgressSink, QuestionBoard};
+use nonet_servers::downstream::ProgressSink;
 use nonet_text::{
     fault::{Fault, FaultCode},
     results::CallResult,
 };
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -105,8 +104,8 @@ impl Run {
         }
         self.went_on.store(true, Ordering::Release);
         let questions = caller.asker.as_ref().map(|asker| {
-            let board = caller.session.of_client().board.clone();
-            RunQuestions { call: asker.waits.goes_on(&board), board, waits: asker.waits.clone() }
+            let waits = asker.waits.clone();
+            JobQuestions { call: waits.goes_on(), is_asked: Arc::new(move || waits.is_asked()) }
         });
         let running = tokio::spawn(async move { work.await.unwrap_or_else(|_| jobs::panicked().into()) });
         let Run { label, cancel, progress, admission, .. } = self;
@@ -115,7 +114,7 @@ impl Run {
         let start = JobStart { label: label.to_string(), owner, began: started, cancel, progress, place };
         let job = adopt(jobs, caller, start, running);
         if let Some(questions) = questions {
-            job.asks_by(Arc::new(questions));
+            job.asks_by(questions);
         }
         let begun = job.summary();
         // A client with the handle may come back after this gateway was killed.
@@ -147,28 +146,6 @@ impl Run {
             }
             wait = left.max(LEAST_PATIENCE);
         }
-    }
-}
-
-/// The questions of a call that goes on as a task.
-#[derive(Debug)]
-struct RunQuestions {
-    call: u64,
-    board: Arc<QuestionBoard>,
-    waits: Arc<ClientWait>,
-}
-
-impl TaskQuestions for RunQuestions {
-    fn open(&self) -> Map<String, Value> {
-        self.board.of_call(self.call)
-    }
-
-    fn answer(&self, given: &BTreeMap<String, Value>) {
-        self.board.answer(self.call, given);
-    }
-
-    fn is_asked(&self) -> bool {
-        self.waits.is_asked()
     }
 }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use nonet_base::{json::set_member, text::clip};
-use nonet_parts::jobs::JobOwner;
+use nonet_parts::{approvals::AnswerError, jobs::JobOwner};
 use nonet_store::{RecordKind, StoreError};
 use nonet_text::{
     fault::{Fault, FaultCode},
@@ -236,8 +236,8 @@ impl Gateway {
     pub async fn answer_question(&self, token: &str, said: &Value) -> Result<SettledQuestion, Fault> {
         let settled = self.asking.questions.settle(token, said, |id| self.sessions.get(id)).await;
         settled.map_err(|why| match why {
-            Some(why) => Fault::new(FaultCode::InvalidParams, why),
-            None => Fault::new(FaultCode::NotFound, "This question is no longer open."),
+            AnswerError::Unfit(why) => Fault::new(FaultCode::InvalidParams, why),
+            _ => Fault::new(FaultCode::NotFound, "This question is no longer open."),
         })
     }
 

@@ -1,4 +1,5 @@
-//! Approvals that wait for the user outside the chat: the live page, `nonet approve` or a webhook decides them.
+//! Questions in the store, which outlive their process. Among these are approvals that wait for the user outside the chat: the live
+//! page, `nonet approve` or a webhook decides them.
 //!
 //! An approval is a record, so the process that decides does not have to be the gateway that asks. An approval belongs
 //! to a key, which the gateway derives from whatever the user approves, and works once. This room knows records; it
@@ -81,29 +82,39 @@ pub struct WaitingApproval {
     pub left: Duration,
 }
 
+/// The questions of one kind in the store. Each has an end, and an owner has a quota.
+#[derive(Debug)]
+pub struct KeptQuestions {
+    /// The store.
+    pub records: Arc<Records>,
+    clock: Clock,
+    kind: RecordKind,
+    lasts: Duration,
+    most: usize,
+}
+
 /// The waiting approvals of one configuration.
 #[derive(Debug)]
 pub struct Approvals {
-    records: Arc<Records>,
-    clock: Clock,
+    kept: KeptQuestions,
     config: String,
     /// Different for each process, because each process numbers its own sessions.
     pub nonce: String,
     decided: Notify,
 }
 
-/// Why no decision was made.
+/// Why an answer to a question does not count.
 #[derive(Debug, PartialEq, Eq)]
-pub enum DecisionError {
-    /// No approval with this id waits.
+pub enum AnswerError {
+    /// No question with this id waits.
     Unknown,
-    /// The approval does not accept such an answer.
-    Unfit(&'static str),
+    /// The question does not accept such an answer, for this reason.
+    Unfit(String),
     /// The store failed.
     Failed(String),
 }
 
-impl std::fmt::Display for DecisionError {
+impl std::fmt::Display for AnswerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unknown => {
@@ -143,25 +154,72 @@ impl WaitingApproval {
     }
 }
 
+impl KeptQuestions {
+    /// Opens the questions of a kind. Each waits as long as `lasts`; `most` may wait for one owner.
+    pub fn new(
+        records: Arc<Records>,
+        clock: Clock,
+        kind: RecordKind,
+        lasts: Duration,
+        most: usize,
+    ) -> Self {
+        Self { records, clock, kind, lasts, most }
+    }
+
+    /// Returns how long a question has waited.
+    pub fn age(&self, record: &Record) -> Duration {
+        Duration::from_millis(self.clock.unix_ms().saturating_sub(record.put_ms))
+    }
+
+    /// Stores a question under an id, in place of the one that has the id. Returns whether there is room for it.
+    pub async fn put(&self, owner: &str, id: &str, body: Value) -> Result<bool, StoreError> {
+        self.drop_expired(owner).await?;
+        let (owner, id) = (owner.into(), id.into());
+        let record = NewRecord { owner, id, held: false, ..NewRecord::new(self.kind, body) };
+        Ok(self.records.put(record, RecordQuota::Refuse(self.most)).await?.is_some())
+    }
+
+    /// Returns a question that waits.
+    pub async fn get(&self, owner: &str, id: &str) -> Result<Option<Record>, StoreError> {
+        let record = self.records.get(self.kind, owner, id).await?;
+        if record.as_ref().is_some_and(|record| self.age(record) >= self.lasts) {
+            self.drop_expired(owner).await?;
+            return Ok(None);
+        }
+        Ok(record)
+    }
+
+    /// Returns the questions of all owners that wait, oldest first.
+    pub async fn all(&self) -> Result<Vec<Record>, StoreError> {
+        let mut all = self.records.of_kind(self.kind).await?;
+        all.retain(|record| self.age(record) < self.lasts);
+        Ok(all)
+    }
+
+    async fn drop_expired(&self, owner: &str) -> Result<(), StoreError> {
+        let before = self.clock.unix_ms().saturating_sub(millis(self.lasts)).saturating_add(1);
+        self.records.drop_old(self.kind, owner, before).await.map(drop)
+    }
+}
+
 impl Approvals {
     /// Opens the approvals of a configuration, which is identified by its path.
     pub fn new(records: Arc<Records>, clock: Clock, config: &str) -> Self {
         let nonce = uuid::Uuid::new_v4().simple().to_string();
-        Self { records, clock, config: config.into(), nonce, decided: Notify::new() }
+        let kept = KeptQuestions::new(records, clock, RecordKind::Approval, AGE, MOST);
+        Self { kept, config: config.into(), nonce, decided: Notify::new() }
     }
 
-    /// Reads a record. Returns `None` if it has expired or belongs to another configuration.
+    /// Reads a record. Returns `None` if it belongs to another configuration.
     fn read(&self, record: Record) -> Option<WaitingApproval> {
         let asked = ApprovalQuestion::deserialize(&record.body).ok()?;
-        let age = Duration::from_millis(self.clock.unix_ms().saturating_sub(record.put_ms));
-        let left = AGE.checked_sub(age).filter(|left| !left.is_zero())?;
+        let left = AGE.saturating_sub(self.kept.age(&record));
         (asked.config == self.config).then_some(WaitingApproval { record, asked, left })
     }
 
     /// Returns every approval, decided or not.
     async fn every(&self) -> Result<Vec<WaitingApproval>, StoreError> {
-        let records = self.records.of_kind(RecordKind::Approval).await?;
-        Ok(records.into_iter().filter_map(|record| self.read(record)).collect())
+        Ok(self.kept.all().await?.into_iter().filter_map(|record| self.read(record)).collect())
     }
 
     /// Returns the undecided approvals, oldest first.
@@ -173,8 +231,8 @@ impl Approvals {
 
     /// Returns the approval with this key.
     pub async fn of_key(&self, owner: &str, key: &str) -> Result<Option<WaitingApproval>, StoreError> {
-        let records = self.records.all(RecordKind::Approval, owner).await?;
-        Ok(records.into_iter().filter_map(|record| self.read(record)).find(|one| one.asked.key == key))
+        let every = self.every().await?;
+        Ok(every.into_iter().find(|one| one.record.owner == owner && one.asked.key == key))
     }
 
     /// Returns the id of the approval that expects an answer at this one-time address.
@@ -190,50 +248,39 @@ impl Approvals {
         owner: &str,
         asked: ApprovalQuestion,
     ) -> Result<Option<WaitingApproval>, StoreError> {
-        let before = self.clock.unix_ms().saturating_sub(millis(AGE));
-        self.records.drop_old(RecordKind::Approval, owner, before).await?;
         let asked = ApprovalQuestion { config: self.config.clone(), ..asked };
         let id = uuid::Uuid::new_v4().simple().to_string();
         // Short enough to type, because only a few approvals wait at a time.
-        let id = id.get(..8).unwrap_or(&id).to_string();
-        let record = NewRecord {
-            owner: owner.into(),
-            id: id.clone(),
-            held: false,
-            ..NewRecord::new(RecordKind::Approval, json!(asked))
-        };
-        if self.records.put(record, RecordQuota::Refuse(MOST)).await?.is_none() {
+        let id = id.get(..8).unwrap_or(&id);
+        if !self.kept.put(owner, id, json!(asked)).await? {
             return Ok(None);
         }
-        let record = self.records.get(RecordKind::Approval, owner, &id).await?;
-        Ok(record.and_then(|record| self.read(record)))
+        Ok(self.kept.get(owner, id).await?.and_then(|record| self.read(record)))
     }
 
     /// Decides a waiting approval. Of several decisions the first one counts.
-    pub async fn decide(
-        &self,
-        id: &str,
-        decision: ApprovalDecision,
-    ) -> Result<WaitingApproval, DecisionError> {
-        let failed = |error: StoreError| DecisionError::Failed(error.to_string());
+    pub async fn decide(&self, id: &str, decision: ApprovalDecision) -> Result<WaitingApproval, AnswerError> {
+        let failed = |error: StoreError| AnswerError::Failed(error.to_string());
         let waiting = self.waiting().await.map_err(failed)?;
         let found = waiting.into_iter().find(|one| one.id() == id);
-        let WaitingApproval { mut record, mut asked, left } = found.ok_or(DecisionError::Unknown)?;
+        let WaitingApproval { mut record, mut asked, left } = found.ok_or(AnswerError::Unknown)?;
         if decision.verdict == UserVerdict::AllowForSession && !asked.lasting {
-            return Err(DecisionError::Unfit("this can be approved for one call only, not for a session"));
+            return Err(AnswerError::Unfit(
+                "this can be approved for one call only, not for a session".into(),
+            ));
         }
         if decision.answer.is_some() && !asked.takes_answer {
-            return Err(DecisionError::Unfit("this accepts only a yes or a no"));
+            return Err(AnswerError::Unfit("this accepts only a yes or a no".into()));
         }
         tracing::info!(id, subject = %asked.subject, verdict = ?decision.verdict, by = %decision.by, "the user decided an approval");
         asked.decision = Some(decision);
         record.body = json!(asked);
-        match self.records.change(record.clone()).await.map_err(failed)? {
+        match self.kept.records.change(record.clone()).await.map_err(failed)? {
             true => {
                 self.decided.notify_waiters();
                 Ok(WaitingApproval { record, asked, left })
             }
-            false => Err(DecisionError::Unknown),
+            false => Err(AnswerError::Unknown),
         }
     }
 
@@ -252,8 +299,7 @@ impl Approvals {
                 () = tokio::time::sleep(LOOK.min(until - Instant::now())) => {}
             }
             let Record { owner, id, .. } = &one.record;
-            let record = self.records.get(RecordKind::Approval, owner, id).await?;
-            match record.and_then(|record| self.read(record)) {
+            match self.kept.get(owner, id).await?.and_then(|record| self.read(record)) {
                 Some(now) => one = now,
                 None => return Ok(None),
             }
@@ -263,7 +309,7 @@ impl Approvals {
 
     /// Consumes a decided approval. Of several calls only one gets it.
     pub async fn take(&self, one: WaitingApproval) -> Result<bool, StoreError> {
-        self.records.remove(one.record).await
+        self.kept.records.remove(one.record).await
     }
 }
 
@@ -294,11 +340,11 @@ mod tests {
         let id = one.id().to_string();
         assert_eq!(approvals.waiting().await.expect("read").len(), 1);
         let for_session = approvals.decide(&id, decision(UserVerdict::AllowForSession)).await;
-        assert!(matches!(for_session, Err(DecisionError::Unfit(_))), "{for_session:?}");
+        assert!(matches!(for_session, Err(AnswerError::Unfit(_))), "{for_session:?}");
         approvals.decide(&id, decision(UserVerdict::Allow)).await.expect("decided");
         assert_eq!(
             approvals.decide(&id, decision(UserVerdict::Deny)).await.unwrap_err(),
-            DecisionError::Unknown
+            AnswerError::Unknown
         );
         assert!(approvals.waiting().await.expect("read").is_empty());
         assert!(approvals.of_key("other", "k").await.expect("read").is_none(), "another owner");

@@ -10,7 +10,7 @@ mod summary;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     fmt,
     sync::{
         Arc, OnceLock,
@@ -21,7 +21,7 @@ use std::{
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -93,15 +93,11 @@ impl JobOwner {
 pub type JobProgress = Arc<dyn Fn() -> Option<Value> + Send + Sync>;
 
 /// The questions of a job, for a client that answers them by its task.
-pub trait TaskQuestions: fmt::Debug + Send + Sync {
-    /// Returns the unanswered requests to the client, by key.
-    fn open(&self) -> Map<String, Value>;
-
-    /// Takes answers, under the same keys.
-    fn answer(&self, given: &BTreeMap<String, Value>);
-
+pub struct JobQuestions {
+    /// The number of the call that asks.
+    pub call: u64,
     /// Whether the client's user is being asked.
-    fn is_asked(&self) -> bool;
+    pub is_asked: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// The data that a job starts with.
@@ -133,7 +129,7 @@ pub struct Job {
     /// `None` once the job has ended.
     progress: Mutex<Option<JobProgress>>,
     /// Its questions, if its client can be asked.
-    questions: OnceLock<Arc<dyn TaskQuestions>>,
+    questions: OnceLock<JobQuestions>,
     /// How many calls wait for its result.
     waiting: AtomicUsize,
     /// Whether the store has recorded or refused its start.
@@ -157,12 +153,12 @@ impl Job {
     }
 
     /// Sets how its client is asked.
-    pub fn asks_by(&self, questions: Arc<dyn TaskQuestions>) {
+    pub fn asks_by(&self, questions: JobQuestions) {
         let _ = self.questions.set(questions);
     }
 
     /// Returns its questions, if it runs and its client can be asked.
-    pub fn questions(&self) -> Option<&Arc<dyn TaskQuestions>> {
+    pub fn questions(&self) -> Option<&JobQuestions> {
         self.questions.get().filter(|_| self.is_running())
     }
 

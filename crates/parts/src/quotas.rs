@@ -45,7 +45,6 @@ struct PlacesInUse {
     calls: usize,
     jobs: usize,
     sessions: usize,
-    parked: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +53,6 @@ enum PlaceKind {
     Call,
     Job,
     Session,
-    Parked,
 }
 
 impl PlacesInUse {
@@ -64,7 +62,6 @@ impl PlacesInUse {
             PlaceKind::Call => &mut self.calls,
             PlaceKind::Job => &mut self.jobs,
             PlaceKind::Session => &mut self.sessions,
-            PlaceKind::Parked => &mut self.parked,
         }
     }
 }
@@ -222,13 +219,6 @@ impl Account {
         self.take(PlaceKind::Session, |used| {
             if used.sessions >= most { Err(QuotaExceeded::Sessions(used.sessions)) } else { Ok(()) }
         })
-    }
-
-    /// Takes a place for a request that waits for its client; `None` if the quota is used up.
-    pub fn parked(self: &Arc<Self>) -> Option<QuotaPlace> {
-        let most = self.quotas().parked;
-        let full = QuotaExceeded::Requests(most);
-        self.take(PlaceKind::Parked, |used| if used.parked >= most { Err(full) } else { Ok(()) }).ok()
     }
 
     /// Returns how many jobs it has.

@@ -29,7 +29,6 @@ mod placement;
 pub mod process_guard;
 mod program;
 mod progress;
-mod question_board;
 mod reach;
 mod refusal;
 mod requests;
@@ -83,7 +82,6 @@ pub use self::{
     placement::{Placements, ProgramHolder, ProgramPlace, ProgramPlacement, RelayedCall},
     program::run_program,
     progress::ProgressSink,
-    question_board::{QuestionBoard, TakenRequests},
     reach::{Reach, net_text},
     server_requests::{
         ClientChannel, ClientMessage, ClientWait, DeclinedRequest, ELICITATION, InputReplies, InputRequests,

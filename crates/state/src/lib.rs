@@ -1,6 +1,7 @@
 //! The state of a gateway: its sessions, its world of servers, the snapshot of what they offer, the gate that says what a caller
 //! may see, and the notices that wait for clients. The operations on it are in `nonet-core`.
 
+pub mod asking;
 pub mod faults;
 pub mod feed;
 pub mod grants;
@@ -10,7 +11,6 @@ pub mod lists;
 pub mod mail;
 pub mod mailbox;
 pub mod outward;
-pub mod page_questions;
 pub mod publisher;
 pub mod servers;
 pub mod session;

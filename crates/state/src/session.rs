@@ -18,7 +18,7 @@ use nonet_parts::{
 };
 use nonet_servers::{
     catalog::{EntryKind, GATEWAY, Tool},
-    downstream::{ClientChannel, Connection, ELICITATION, QuestionBoard, QuestionTurns},
+    downstream::{ClientChannel, Connection, ELICITATION, QuestionTurns},
 };
 use nonet_text::fault::{Fault, FaultCode};
 use parking_lot::Mutex;
@@ -70,8 +70,6 @@ pub struct Session {
     pub busy: Arc<()>,
     /// The questions to its user, which are asked one at a time.
     pub turns: Arc<QuestionTurns>,
-    /// The questions of its calls that go on as tasks.
-    pub board: Arc<QuestionBoard>,
     /// Whether nobody can be asked, because its calls run unattended.
     pub unattended: bool,
     /// The app that makes its calls, if the client itself does not.

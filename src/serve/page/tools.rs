@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    answer,
+    answer, questions,
     servers::{MAX_BODY, blocking, editable, not_edited, read, write, wrong},
 };
 
@@ -129,7 +129,7 @@ struct UserCall {
 /// Calls a tool as any client does. What the rules want approved waits on the page itself; the call waits with it.
 pub(super) async fn call_as_user(gateway: &Arc<Gateway>, full: &str, params: Map<String, Value>) -> Response {
     let session = Session::new(None);
-    let (asker, asking) = gateway.asking.page_questions.channel(&session, full);
+    let (asker, asking) = questions::channel(gateway.asking.room.clone(), &session, full);
     let _asking = AbortOnDropHandle::new(tokio::spawn(asking));
     let mut caller = gateway.sessions.caller(session, CLIENT);
     caller.asker = Some(asker);

@@ -25,13 +25,16 @@ use std::{
 use nonet_base::{
     clock::{Clock, millis},
     json::set_member,
-    text::escaped,
+    text::{escaped, hex},
 };
 use nonet_config::{
     ApproveBy,
     workflow::{Plan, StepOutcome},
 };
-use nonet_parts::audit::Approver;
+use nonet_parts::{
+    approvals::{ApprovalQuestion, KeptQuestions},
+    audit::Approver,
+};
 use nonet_servers::downstream::EscapedTexts;
 use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, Records, StoreError};
 use nonet_text::{
@@ -40,11 +43,11 @@ use nonet_text::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 pub(crate) use self::checkpoints::Checkpoints;
 use crate::{
     AskArguments, ParallelArguments,
-    approving::StepQuestion,
     apps::Apps,
     call::text_result,
     graph::{ActionResult, ItemCounts, Journal as _, MemoryJournal, OpenQuestion},
@@ -66,10 +69,7 @@ const MAX_PARTS: usize = 10_000;
 
 /// The workflows that wait for the user.
 #[derive(Debug)]
-pub(crate) struct ParkedFlows {
-    records: Arc<Records>,
-    clock: Clock,
-}
+pub(crate) struct ParkedFlows(KeptQuestions);
 
 /// The state of a run that has to wait for the user.
 pub(crate) struct ParkableRun<'a> {
@@ -168,7 +168,7 @@ impl<'a> Token<'a> {
 
 impl ParkedFlows {
     pub(crate) fn new(records: Arc<Records>, clock: Clock) -> Self {
-        Self { records, clock }
+        Self(KeptQuestions::new(records, clock, RecordKind::Parked, AGE, MAX_PARKED))
     }
 
     /// Stores a workflow under a new id, or replaces the record with this id. Returns the id.
@@ -182,17 +182,10 @@ impl ParkedFlows {
             );
             return Err(Fault::new(FaultCode::InvalidParams, message));
         }
-        self.drop_expired(owner).await;
         let id = id.map_or_else(|| format!("{TOKEN}{}", uuid::Uuid::new_v4().simple()), ToString::to_string);
-        let record = NewRecord {
-            owner: owner.into(),
-            id: id.clone(),
-            held: false,
-            ..NewRecord::new(RecordKind::Parked, body)
-        };
-        match self.records.put(record, RecordQuota::Refuse(MAX_PARKED)).await.map_err(not_kept)? {
-            Some(_) => Ok(id),
-            None => {
+        match self.0.put(owner, &id, body).await.map_err(not_kept)? {
+            true => Ok(id),
+            false => {
                 let message = format!(
                     "{MAX_PARKED} apps are already waiting for the user to answer. Answer one of them, or \
                      wait: each expires a day after it asked."
@@ -204,15 +197,14 @@ impl ParkedFlows {
 
     /// Returns up to `most` waiting workflows of all owners, latest first. For the user of the machine.
     pub(crate) async fn in_list(&self, most: usize) -> Result<Vec<Value>, Fault> {
-        let all = self.records.of_kind(RecordKind::Parked).await.map_err(not_kept)?;
+        let all = self.0.all().await.map_err(not_kept)?;
         // Parts belong to other records.
-        let waiting = all.iter().rev().filter(|record| self.age(record) < millis(AGE)).filter_map(shown);
-        Ok(waiting.take(most).collect())
+        Ok(all.iter().rev().filter_map(shown).take(most).collect())
     }
 
     /// Returns a waiting workflow with its input, if there is one.
     pub(crate) async fn in_full(&self, owner: &str, id: &str) -> Result<Option<Value>, Fault> {
-        let record = self.records.get(RecordKind::Parked, owner, id).await.map_err(not_kept)?;
+        let record = self.0.get(owner, id).await.map_err(not_kept)?;
         Ok(record.and_then(|record| {
             let mut flow = shown(&record)?;
             let mut choices = record.body["ask"]["choices"].clone();
@@ -223,27 +215,9 @@ impl ParkedFlows {
         }))
     }
 
-    /// Removes expired workflows.
-    async fn drop_expired(&self, owner: &str) {
-        let before = self.clock.unix_ms().saturating_sub(millis(AGE)).saturating_add(1);
-        if let Err(error) = self.records.drop_old(RecordKind::Parked, owner, before).await {
-            tracing::warn!(%error, "apps that have waited too long were not removed");
-        }
-    }
-
-    /// Returns how long a record has waited, in milliseconds.
-    fn age(&self, record: &Record) -> u64 {
-        self.clock.unix_ms().saturating_sub(record.put_ms)
-    }
-
     async fn get(&self, owner: &str, token: &str) -> Result<(Record, ParkedFlow), Fault> {
         let id = Token::read(token).record;
-        let record = self.records.get(RecordKind::Parked, owner, id).await.map_err(not_kept)?;
-        let record = record.ok_or_else(|| no_question(token))?;
-        if self.age(&record) >= millis(AGE) {
-            self.drop_expired(owner).await;
-            return Err(no_question(token));
-        }
+        let record = self.0.get(owner, id).await.map_err(not_kept)?.ok_or_else(|| no_question(token))?;
         let flow = ParkedFlow::deserialize(&record.body).map_err(|error| {
             let message =
                 format!("The stored state of the app cannot be read ({error}). Call the app again.");
@@ -254,13 +228,13 @@ impl ParkedFlows {
 
     /// Returns the answer of a question whose time is over.
     fn timed_out(&self, record: &Record, ask: &AskArguments) -> Option<Value> {
-        let limit = ask.timeout?.saturating_mul(1_000);
-        (self.age(record) >= limit).then(|| json!({ "status": "timed_out" }))
+        let limit = Duration::from_secs(ask.timeout?);
+        (self.0.age(record) >= limit).then(|| json!({ "status": "timed_out" }))
     }
 
     /// Returns the parts kept of a run that was cut off.
     async fn parts(&self, id: &str) -> Result<BTreeMap<String, ParkedStep>, Fault> {
-        let all = self.records.all(RecordKind::Parked, id).await.map_err(not_kept)?;
+        let all = self.0.records.all(RecordKind::Parked, id).await.map_err(not_kept)?;
         let read = |part: &Record| match ParkedStep::deserialize(&part.body) {
             Ok(step) => Some((part.id.clone(), step)),
             Err(error) => {
@@ -284,7 +258,7 @@ impl ParkedFlows {
     /// Returns the checkpoints of a record that nobody holds and that has no parts.
     fn checkpoints(&self, owner: &str, id: &str, answered: usize) -> Checkpoints {
         Checkpoints {
-            records: self.records.clone(),
+            records: self.0.records.clone(),
             owner: owner.into(),
             id: id.into(),
             answered,
@@ -302,7 +276,7 @@ impl ParkedFlows {
                 "The run already has an answer and continues with it. That call returns the result.";
             Fault::new(FaultCode::NotFound, message)
         };
-        if !self.records.hold(&record).await.map_err(not_kept)? {
+        if !self.0.records.hold(&record).await.map_err(not_kept)? {
             return Err(taken());
         }
         let answered = usize::try_from(record.body["answered"].as_u64().unwrap_or(0)).unwrap_or(usize::MAX);
@@ -315,7 +289,7 @@ impl ParkedFlows {
             record.revision += 1;
             set_member(&mut record.body, "answer", json!(flow.answer));
             set_member(&mut record.body, "by_whom", json!(flow.by_whom));
-            if !self.records.change(record).await.map_err(not_kept)? {
+            if !self.0.records.change(record).await.map_err(not_kept)? {
                 return Err(taken());
             }
         }
@@ -330,22 +304,22 @@ impl ParkedFlow {
     }
 
     /// Returns the question for the user outside the chat, if only the user's own answer counts.
-    fn for_user(&self, token: &str, asks_user: bool) -> Option<StepQuestion> {
-        let token = token.to_string();
+    fn for_user(&self, caller: &Caller, token: &str, asks_user: bool) -> Option<ApprovalQuestion> {
+        let (key, client) = (hex(&Sha256::digest(format!("ask {token}"))), caller.client.to_string());
+        let asked = ApprovalQuestion { key, client, ..ApprovalQuestion::default() };
         match &self.approval {
-            Some(asked) => (asked.by == ApproveBy::User).then(|| StepQuestion {
-                token,
-                about: asked.tool.to_string(),
-                rule: asked.rule.clone(),
-                message: asked.message.clone(),
-                takes_answer: false,
+            Some(approval) => (approval.by == ApproveBy::User).then(|| ApprovalQuestion {
+                subject: approval.tool.to_string(),
+                rule: approval.rule.clone(),
+                question: approval.message.clone(),
+                ..asked
             }),
-            None => asks_user.then(|| StepQuestion {
-                token,
-                about: format!("apps.{}", self.app_id),
+            None => asks_user.then(|| ApprovalQuestion {
+                subject: format!("apps.{}", self.app_id),
                 rule: "gateway.approve_by".into(),
-                message: self.question().message,
+                question: self.question().message,
                 takes_answer: true,
+                ..asked
             }),
         }
     }
@@ -455,10 +429,10 @@ impl Apps {
             self.parked.keep_parts(&id, noted, &parked.ended).await;
         }
         let (token, question) = (Token::of(&id, parked.answered), parked.question());
-        let Some(step) = parked.for_user(&token, self.asking.asks_the_user_only()) else {
+        let Some(asked) = parked.for_user(caller, &token, self.asking.asks_the_user_only()) else {
             return parked.put(caller, &token, &question);
         };
-        let at = match self.asking.ask_step(caller, &step).await {
+        let at = match self.asking.ask_step(caller, asked).await {
             Ok(at) => at,
             Err(fault) => return fault.next("ask_user", json!({ "token": token })).to_result(),
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nonet_base::text::{clip, escaped};
-use nonet_parts::jobs::JobOwner;
+use nonet_parts::audit::Approver;
 use nonet_schema::Schema;
 use nonet_servers::downstream::EscapedTexts;
 use nonet_text::{
@@ -13,10 +13,10 @@ use nonet_text::{
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{AskArguments, QUESTION_AGE, approval::HeldCall};
+use super::{APPROVAL_AGE, AskArguments, QUESTION_AGE, approval::HeldCall};
 use nonet_state::{
+    asking::PendingQuestion,
     grants::{Approval, RunApproval},
-    session::Caller,
 };
 
 /// How much of an unclear answer is quoted, in characters.
@@ -59,53 +59,59 @@ pub(super) struct UnclearAnswer {
 pub(crate) struct Question {
     pub(super) about: QuestionSubject,
     pub(crate) message: String,
-    pub(super) asked: Instant,
-    /// Who asked: nobody else may answer through the chat.
-    pub(super) owner: JobOwner,
-    /// The client's name.
-    pub(super) client: String,
-    /// The answer that the user gave outside of the chat and the client has yet to fetch.
-    pub(super) settled: Option<Value>,
 }
 
-impl Question {
-    /// Returns the question about the calls of a run, as asked in the chat.
-    pub(crate) fn of_run(asked: &RunApproval) -> Self {
-        Self::new(QuestionSubject::Run { lasting: asked.lasting }, asked.brief.clone())
-    }
+/// A question in a client's chat.
+#[derive(Clone, Debug)]
+pub struct ChatQuestion {
+    pub(super) question: Question,
+    /// The client's name.
+    pub(super) client: String,
+    pub(super) settled: Option<SettledAnswer>,
+}
 
-    /// Returns a question that nobody has asked yet.
-    pub(super) fn new(about: QuestionSubject, message: String) -> Self {
-        let (owner, client, settled) = Default::default();
-        Self { about, message, asked: Instant::now(), owner, client, settled }
-    }
+/// The user's answer to a question in a chat. It waits for the client to fetch it, or to make the approved call.
+#[derive(Clone, Debug)]
+pub(super) struct SettledAnswer {
+    pub answer: Value,
+    pub by: Approver,
+    pub at: Instant,
+}
 
-    /// Whether the question is open and a caller has asked it.
-    pub(super) fn is_for(&self, caller: &Caller) -> bool {
-        self.asked.elapsed() < QUESTION_AGE && self.owner == caller.owner()
-    }
-
+impl ChatQuestion {
     /// Whether the question only holds a call, which asks the user itself when it is repeated.
     pub(super) fn is_held_only(&self) -> bool {
-        self.settled.is_none() && matches!(self.about, QuestionSubject::Call { in_chat: false, .. })
+        self.settled.is_none() && matches!(self.question.about, QuestionSubject::Call { in_chat: false, .. })
     }
 
     /// Whether the question waits for an answer in the chat or on the page.
     pub(super) fn waits_for_user(&self) -> bool {
-        self.settled.is_none() && !self.is_held_only() && self.asked.elapsed() < QUESTION_AGE
+        self.settled.is_none() && !self.is_held_only()
+    }
+
+    /// Returns who has approved a call that was not made since.
+    pub(super) fn approver(&self, call: &Approval) -> Option<Approver> {
+        let settled = self.settled.as_ref().filter(|settled| settled.at.elapsed() < APPROVAL_AGE)?;
+        let is_approved = settled.answer["status"] == "approved" && self.question.is_about(call);
+        is_approved.then_some(settled.by)
+    }
+
+    /// Whether its client has given the answer itself, and only the approved call is still to be made.
+    pub(super) fn is_over(&self) -> bool {
+        self.settled.as_ref().is_some_and(|settled| settled.by == Approver::Chat)
     }
 
     /// Returns the question for the user outside of the chat, with what an answer is made of.
-    pub(super) fn shown(&self, token: &str) -> Value {
-        let age = self.asked.elapsed();
+    pub(super) fn shown(&self, waiting: &PendingQuestion<Self>) -> Value {
+        let age = waiting.since.elapsed();
         let mut shown = json!({
-            "token": token,
+            "token": waiting.token,
             "client": self.client,
-            "message": self.message,
+            "message": self.question.message,
             "age_s": age.as_secs(),
             "left_s": QUESTION_AGE.saturating_sub(age).as_secs(),
         });
-        match &self.about {
+        match &self.question.about {
             QuestionSubject::Call { approval, lasting, .. } => {
                 shown["kind"] = json!("call");
                 shown["tool"] = json!(approval.tool);
@@ -125,6 +131,14 @@ impl Question {
             QuestionSubject::Free => shown["kind"] = json!("free"),
         }
         shown
+    }
+}
+
+impl Question {
+    /// Returns the question about the calls of a run, as asked in the chat.
+    pub(crate) fn of_run(asked: &RunApproval) -> Self {
+        let about = QuestionSubject::Run { lasting: asked.lasting };
+        Self { about, message: asked.brief.clone() }
     }
 
     /// Whether the question asks for this approval.
@@ -148,9 +162,7 @@ impl Question {
     pub(super) fn read_from_user(&self, said: &Value) -> Result<Value, String> {
         self.about.read(said).map_err(|unread| format!("This answer {}. Give {}.", unread.why, unread.words))
     }
-}
 
-impl Question {
     /// Returns its approximate memory use in bytes.
     pub(super) fn bytes(&self) -> usize {
         let about = match &self.about {
@@ -162,9 +174,7 @@ impl Question {
         };
         self.message.len() + about
     }
-}
 
-impl Question {
     /// Returns the answer of `ask_user` while the user has not answered.
     pub(crate) fn put(&self, token: &str) -> Value {
         let (message, more) = match &self.about {

@@ -94,7 +94,7 @@ impl AskArguments {
         if matches!(about, QuestionSubject::Content(_)) {
             message.push_str("\n\nApprove, deny, or say what to change.");
         }
-        Question::new(about, message)
+        Question { about, message }
     }
 
     pub(super) fn message(&self) -> String {

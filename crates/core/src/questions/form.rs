@@ -18,6 +18,10 @@ pub(super) enum FormReply {
     Decline,
     /// Closed without an answer.
     Cancel,
+    /// Not answered in time.
+    TimedOut,
+    /// The client shows no form.
+    NoForm,
 }
 
 impl FormReply {
@@ -36,7 +40,7 @@ impl FormReply {
     pub(super) fn decision(self) -> Decision {
         match self {
             Self::Accept(form) => answers::decision(&Value::Object(form)).decision,
-            Self::Decline | Self::Cancel => Decision::No,
+            _ => Decision::No,
         }
     }
 }

@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    QuestionBoard, SharedSecrets,
+    SharedSecrets,
     turns::{EscapedTexts, QuestionTurns, prepared},
 };
 
@@ -151,9 +151,10 @@ impl ClientWait {
         std::mem::take(&mut *self.declined.lock())
     }
 
-    /// Notes that the call goes on as a task. Returns the number of its questions on the board of its session.
-    pub fn goes_on(&self, board: &QuestionBoard) -> u64 {
-        *self.task.get_or_init(|| board.number())
+    /// Notes that the call goes on as a task. Returns its number, which no other call of the process has.
+    pub fn goes_on(&self) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        *self.task.get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Returns the number under which the call goes on as a task, if it does.

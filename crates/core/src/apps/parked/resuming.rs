@@ -51,8 +51,9 @@ impl Apps {
             return Ok(Some((answer, Approver::Form)));
         }
         let token = Token::of(&record.id, parked.answered);
-        let Some(step) = parked.for_user(&token, self.asking.asks_the_user_only()) else { return Ok(None) };
-        let (said, by) = self.asking.step_answered(caller, &step).await?;
+        let asks_user = self.asking.asks_the_user_only();
+        let Some(asked) = parked.for_user(caller, &token, asks_user) else { return Ok(None) };
+        let (said, by) = self.asking.step_answered(caller, &token, asked).await?;
         // A denial answers any question.
         if said == json!({ "status": "denied" }) {
             return Ok(Some((said, by)));

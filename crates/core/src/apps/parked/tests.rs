@@ -60,7 +60,7 @@ async fn one_answer_is_taken() {
 
 /// Returns everything that is kept for an owner or for a parked workflow.
 async fn kept(parked: &ParkedFlows, owner: &str) -> Vec<String> {
-    let all = parked.records.all(RecordKind::Parked, owner).await.expect("readable");
+    let all = parked.0.records.all(RecordKind::Parked, owner).await.expect("readable");
     all.into_iter().map(|record| record.id).collect()
 }
 
