@@ -220,13 +220,16 @@ async fn what_is_neither_a_yes_nor_a_no_asks_again_with_the_same_token() {
 }
 
 #[tokio::test]
-async fn a_no_with_a_reason_keeps_the_reason() {
+async fn a_no_with_a_reason_keeps_the_reason_and_is_asked_again_without_keys() {
     let (setup, _) = bank();
     let inside = setup.open().await;
     let fault = inside.fault("execute_tool", json!({ "name": "bank.pay" })).await;
     let token = &fault["next_step"]["arguments"]["token"];
     let told = inside.answer("ask_user", json!({ "token": token, "answer": "No, pay Bob instead" })).await;
-    assert_eq!(told, json!({ "status": "denied", "user_feedback": "No, pay Bob instead" }));
+    assert_eq!((&told["status"], &told["token"]), (&json!("needs_user"), token), "{told}");
+    let no = json!({ "decision": "deny", "feedback": "pay Bob instead" });
+    let told = inside.answer("ask_user", json!({ "token": token, "answer": no })).await;
+    assert_eq!(told, json!({ "status": "denied", "user_feedback": "pay Bob instead" }));
 }
 
 #[tokio::test]
@@ -468,7 +471,8 @@ async fn a_no_in_a_graph_costs_the_calls_of_the_tool_only() {
     let (setup, log, graph) = payments();
     let inside = setup.open().await;
     let asked = inside.answer("run_parallel", graph).await;
-    let report = json_of(&answered(&inside, &asked, "No, pay Bob instead").await);
+    let no = json!({ "decision": "deny", "feedback": "pay Bob instead" });
+    let report = json_of(&inside.answer("ask_user", json!({ "token": asked["token"], "answer": no })).await);
     assert_eq!((&report["succeeded"], &report["failed"]), (&json!(2), &json!(2)), "{report}");
     let error = &report["results"][2]["error"];
     assert_eq!(error["code"], "forbidden", "{report}");

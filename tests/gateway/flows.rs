@@ -646,8 +646,9 @@ async fn a_no_of_the_user_ends_the_app_unless_the_step_is_optional() {
     let inside = shop().toml(ASKING).open().await;
     let asked = app(&inside, "ask", json!({ "who": "Bob" })).await;
     assert!(asked["message"].as_str().is_some_and(|text| text.contains("Dear Bob")), "{asked}");
-    let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": "no, too stiff" })).await;
-    let expected = json!({ "app_id": "ask", "step": "ok", "tool_calls": 1, "status": "denied", "user_feedback": "no, too stiff" });
+    let no = json!({ "decision": "deny", "feedback": "too stiff" });
+    let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": no })).await;
+    let expected = json!({ "app_id": "ask", "step": "ok", "tool_calls": 1, "status": "denied", "user_feedback": "too stiff" });
     assert_eq!(told, expected);
     let asked = app(&inside, "ask", json!({ "who": "Bob" })).await;
     let edited = json!({ "token": asked["token"], "answer": "ok", "content": "Hi Bob" });

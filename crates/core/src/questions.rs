@@ -263,9 +263,7 @@ impl Questions {
                 Decision::Yes | Decision::All => FormDecision::Yes { always: false },
                 Decision::Always => FormDecision::Yes { always: lasting },
                 Decision::No => FormDecision::No,
-                Decision::Change | Decision::Unclear => {
-                    unanswered("The form was returned without a yes or a no.")
-                }
+                Decision::Unclear => unanswered("The form was returned without a yes or a no."),
             },
         }
     }

@@ -156,13 +156,7 @@ impl WaitingApproval {
 
 impl KeptQuestions {
     /// Opens the questions of a kind. Each waits as long as `lasts`; `most` may wait for one owner.
-    pub fn new(
-        records: Arc<Records>,
-        clock: Clock,
-        kind: RecordKind,
-        lasts: Duration,
-        most: usize,
-    ) -> Self {
+    pub fn new(records: Arc<Records>, clock: Clock, kind: RecordKind, lasts: Duration, most: usize) -> Self {
         Self { records, clock, kind, lasts, most }
     }
 

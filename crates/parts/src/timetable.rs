@@ -350,6 +350,7 @@ mod tests {
         check("the day after tomorrow at noon", &["2026-11-24T12:00:00+01:00"]);
         check("sunday at 9", &["2026-11-29T09:00:00+01:00"]);
         check("24 december 2027 at 6pm", &["2027-12-24T18:00:00+01:00"]);
+        check("sept 1 at 7", &["2027-09-01T07:00:00+02:00"]);
         check("march 1 at 7", &["2027-03-01T07:00:00+01:00"]);
         check("every minute", &["2026-11-22T20:01:00+01:00", "2026-11-22T20:02:00+01:00"]);
         check("every 15 minutes", &["2026-11-22T20:15:00+01:00", "2026-11-22T20:30:00+01:00"]);
@@ -361,11 +362,9 @@ mod tests {
         }
         check("every weekday at 9:30", &["2026-11-23T09:30:00+01:00", "2026-11-24T09:30:00+01:00"]);
         check("weekends at 10", &["2026-11-28T10:00:00+01:00", "2026-11-29T10:00:00+01:00"]);
-        for when in [
-            "every monday and thursday at 5pm",
-            "mondays, thursdays at 17:00",
-            "every week on mon and thu at 17",
-        ] {
+        for when in
+            ["every monday and thursday at 5pm", "mondays, thurs at 17:00", "every week on mon and thu at 17"]
+        {
             check(when, &["2026-11-23T17:00:00+01:00", "2026-11-26T17:00:00+01:00"]);
         }
         for when in ["every month on the 1st at 9", "monthly on the 1st at 9am"] {

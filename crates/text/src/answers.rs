@@ -1,8 +1,8 @@
 //! What people answer in a chat: a yes, a no, choices, the fields of a form, in the languages of user interfaces.
 //!
-//! Reads an answer only if every word is understood: "yes, but only the first file" does not approve the call in
-//! question. The caller repeats the question after an unclear answer. This room knows words and JSON; it knows nothing
-//! about questions, tokens or clients.
+//! Reads exact phrases only; everything else is not understood: "yes, but only the first file" does not approve the call
+//! in question. The caller repeats the question after an unclear answer. This room knows words and JSON; it knows
+//! nothing about questions, tokens or clients.
 
 mod choices;
 mod decision;
@@ -10,10 +10,9 @@ mod forms;
 mod phrases;
 #[cfg(test)]
 mod tests;
-mod words;
 
 pub use choices::{choose, mentions};
-pub use decision::{Decision, UserAnswer, decision};
+pub use decision::{Decision, UserAnswer, begins_with_no, decision};
 pub use forms::fields;
 use nonet_schema::bare;
 use serde_json::{Map, Value};
@@ -21,22 +20,8 @@ use serde_json::{Map, Value};
 /// How many nested wrappers around an answer are opened.
 const MAX_WRAPPERS: usize = 4;
 /// Keys of an object that holds nothing but the answer.
-const WRAPPERS: &[&str] = &[
-    "answer",
-    "answers",
-    "choice",
-    "choices",
-    "selection",
-    "selected",
-    "value",
-    "response",
-    "reply",
-    "option",
-    "options",
-    "fields",
-    "form",
-    "values",
-];
+const WRAPPERS: [&str; 10] =
+    ["answer", "answers", "choice", "choices", "value", "values", "response", "reply", "fields", "form"];
 
 /// Returns the answer itself: parses JSON in text, and removes the wrappers that models add.
 pub fn opened(answer: &Value) -> Value {

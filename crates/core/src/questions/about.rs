@@ -291,7 +291,7 @@ fn read_review(said: &Value, content: &str) -> Result<Value, UnclearAnswer> {
     let answer = answers::decision(said);
     match answer.decision {
         Decision::Yes | Decision::All | Decision::Always => Ok(approved(content, answer)),
-        Decision::No | Decision::Change => Ok(denied(answer.feedback)),
+        Decision::No => Ok(denied(answer.feedback)),
         Decision::Unclear => Err(UnclearAnswer {
             why: "is neither a clear yes nor a no".into(),
             words: "`approve`, `deny`, {\"decision\": \"deny\", \"feedback\": \"what to change\"} or \
@@ -319,12 +319,11 @@ fn read_choices(said: &Value, choices: &[String], many: bool) -> Result<Value, U
 }
 
 fn read_form(said: &Value, form: &Value) -> Result<Value, UnclearAnswer> {
-    let said_no = answers::decision(said);
-    let is_no = said_no.decision == Decision::No;
+    let refusal = answers::decision(said);
     match answers::fields(said, form) {
         // "no" may be a refusal rather than the value of a field.
         Ok(fields)
-            if is_no
+            if answers::begins_with_no(said)
                 && fields.iter().any(|(name, field)| field == said && is_free(&form["properties"][name])) =>
         {
             Err(unread(
@@ -333,7 +332,7 @@ fn read_form(said: &Value, form: &Value) -> Result<Value, UnclearAnswer> {
             ))
         }
         Ok(fields) => Ok(json!({ "status": "answered", "answer": fields })),
-        Err(_) if is_no && (said_no.feedback.is_none() || said.is_object()) => Ok(denied(said_no.feedback)),
+        Err(_) if refusal.decision == Decision::No => Ok(denied(refusal.feedback)),
         Err(fault) => {
             let example = Value::Object(Schema::new(form.clone()).example());
             Err(unread(

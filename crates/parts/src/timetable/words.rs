@@ -5,62 +5,22 @@
 
 use jiff::{
     Span, Zoned,
-    civil::{Date, DateTime, Time},
+    civil::{Date, DateTime, Time, Weekday},
+    fmt::strtime::BrokenDownTime,
 };
 
-/// The days of the week and the months, by their first three letters.
-const DAYS: [(&str, &str); 7] = [
-    ("sun", "sunday"),
-    ("mon", "monday"),
-    ("tue", "tuesday"),
-    ("wed", "wednesday"),
-    ("thu", "thursday"),
-    ("fri", "friday"),
-    ("sat", "saturday"),
+/// Numbers as words: from one, and the tens.
+const NUMBERS: [&str; 15] = [
+    "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen",
 ];
-const MONTHS: [(&str, &str); 12] = [
-    ("jan", "january"),
-    ("feb", "february"),
-    ("mar", "march"),
-    ("apr", "april"),
-    ("may", "may"),
-    ("jun", "june"),
-    ("jul", "july"),
-    ("aug", "august"),
-    ("sep", "september"),
-    ("oct", "october"),
-    ("nov", "november"),
-    ("dec", "december"),
-];
-/// Numbers as words.
-const NUMBERS: [(&str, &str); 20] = [
-    ("a", "1"),
-    ("an", "1"),
-    ("one", "1"),
-    ("two", "2"),
-    ("three", "3"),
-    ("four", "4"),
-    ("five", "5"),
-    ("six", "6"),
-    ("seven", "7"),
-    ("eight", "8"),
-    ("nine", "9"),
-    ("ten", "10"),
-    ("eleven", "11"),
-    ("twelve", "12"),
-    ("fifteen", "15"),
-    ("twenty", "20"),
-    ("thirty", "30"),
-    ("forty", "40"),
-    ("sixty", "60"),
-    ("ninety", "90"),
-];
+const TENS: [&str; 9] = ["ten", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
 /// Halves of units.
 const HALVES: [(&str, &str); 3] = [("minute", "30s"), ("hour", "30m"), ("day", "12h")];
 /// The first hour that is not one of the night before.
 const NIGHT_ENDS: i8 = 6;
 /// Words without a meaning of their own.
-const FILLERS: [&str; 6] = ["on", "the", "of", "this", "and", "&"];
+const FILLERS: [&str; 7] = ["at", "on", "the", "of", "this", "and", "&"];
 /// Examples for people who said when, but not at what time.
 const WITHOUT_TIME: &str = "has no time of day: write for example";
 
@@ -68,24 +28,40 @@ const WITHOUT_TIME: &str = "has no time of day: write for example";
 pub(super) fn wait(text: &str) -> String {
     let lower = text.to_lowercase();
     let mut words = lower.split_whitespace().filter(|word| *word != "and").peekable();
-    let mut out: Vec<&str> = Vec::new();
+    let mut out: Vec<String> = Vec::new();
     while let Some(word) = words.next() {
         if word == "half" {
             words.next_if(|next| matches!(*next, "a" | "an"));
             let half = words.peek().and_then(|unit| HALVES.iter().find(|(name, _)| name == unit));
             if let Some((_, half)) = half {
                 words.next();
-                out.push(half);
+                out.push((*half).to_string());
                 continue;
             }
         }
-        out.push(number(word).unwrap_or(word));
+        out.push(match word {
+            "a" | "an" => "1".into(),
+            word => number(word),
+        });
     }
     out.join(" ")
 }
 
-fn number(word: &str) -> Option<&'static str> {
-    NUMBERS.iter().find(|(name, _)| *name == word).map(|(_, digits)| *digits)
+/// Returns the digits of a number that is a word, and any other word unchanged.
+fn number(word: &str) -> String {
+    let place = |names: &[&str]| names.iter().position(|name| *name == word).map(|at| at + 1);
+    let number = place(&NUMBERS).or_else(|| place(&TENS).map(|tens| tens * 10));
+    number.map_or_else(|| word.to_string(), |number| number.to_string())
+}
+
+/// Returns the day of the week or the month that a word names, in full or as it is often shortened.
+fn named(word: &str) -> BrokenDownTime {
+    let word = match word.trim_end_matches('.') {
+        long @ ("tues" | "thur" | "thurs" | "sept") => &long[..3],
+        word => word,
+    };
+    let read = ["%A", "%a", "%B", "%b"].iter().find_map(|format| BrokenDownTime::parse(format, word).ok());
+    read.unwrap_or_default()
 }
 
 /// What the words of a text say about a time.
@@ -93,11 +69,10 @@ fn number(word: &str) -> Option<&'static str> {
 struct TimeWords {
     /// Whether it repeats.
     every: bool,
-    /// How many of a unit, such as every 5 minutes.
+    /// How many of a unit, such as every 2 days.
     count: Option<u32>,
     unit: Option<Unit>,
-    /// Days of the week, from 0 for Sunday.
-    days: Vec<usize>,
+    days: Vec<Weekday>,
     /// Whether today is not meant by a day of the week.
     is_next: bool,
     /// Days from today.
@@ -132,9 +107,6 @@ struct TimeOfDay {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
-    Second,
-    Minute,
-    Hour,
     Day,
     Week,
     Month,
@@ -150,12 +122,9 @@ struct Part {
 impl Unit {
     fn of(word: &str) -> Option<Self> {
         Some(match word.strip_suffix('s').unwrap_or(word) {
-            "second" | "sec" => Self::Second,
-            "minute" | "min" => Self::Minute,
-            "hour" | "hr" => Self::Hour,
-            "day" => Self::Day,
-            "week" => Self::Week,
-            "month" => Self::Month,
+            "day" | "daily" => Self::Day,
+            "week" | "weekly" => Self::Week,
+            "month" | "monthly" => Self::Month,
             _ => return None,
         })
     }
@@ -174,10 +143,6 @@ impl Part {
         };
         Some(Self { hour, late_from })
     }
-
-    fn is_night(self) -> bool {
-        self.late_from == Some(NIGHT_ENDS)
-    }
 }
 
 impl TimeWords {
@@ -193,38 +158,28 @@ impl TimeWords {
         Some(said)
     }
 
-    /// Takes a word, and perhaps some that follow. Returns how many.
+    /// Takes a word, and perhaps the next. Returns how many.
     fn take(&mut self, word: &str, before: &[&str], rest: &[&str]) -> Option<usize> {
-        let next = rest.first().copied().unwrap_or_default();
-        if FILLERS.contains(&word) || word == "at" {
-            return Some(1);
-        }
         match word {
+            filler if FILLERS.contains(&filler) => {}
             "every" | "each" => self.every = true,
-            "hourly" | "daily" | "weekly" | "monthly" => {
+            "daily" | "weekly" | "monthly" => {
                 self.every = true;
-                let unit =
-                    ["hourly", "daily", "weekly", "monthly"].iter().position(|known| *known == word)?;
-                put(&mut self.unit, [Unit::Hour, Unit::Day, Unit::Week, Unit::Month][unit])?;
+                put(&mut self.unit, Unit::of(word)?)?;
             }
-            "weekday" | "weekdays" | "workday" | "workdays" => self.days.extend(1..=5),
-            "weekend" | "weekends" => self.days.extend([0, 6]),
+            "weekday" | "weekdays" | "workday" | "workdays" => {
+                self.every |= word.ends_with('s');
+                self.days.extend(Weekday::Monday.cycle_forward().take(5));
+            }
+            "weekend" | "weekends" => {
+                self.every |= word.ends_with('s');
+                self.days.extend([Weekday::Sunday, Weekday::Saturday]);
+            }
             "next" | "coming" => self.is_next = true,
             "today" => put(&mut self.ahead, 0)?,
             "tomorrow" => put(&mut self.ahead, 1)?,
             "overmorrow" => put(&mut self.ahead, 2)?,
-            "half" if self.every => {
-                let skipped = usize::from(matches!(next, "a" | "an"));
-                let unit = Unit::of(rest.get(skipped)?)?;
-                let (count, unit) = (unit == Unit::Hour).then_some((30, Unit::Minute))?;
-                put(&mut self.count, count)?;
-                put(&mut self.unit, unit)?;
-                return Some(2 + skipped);
-            }
-            _ => return self.take_other(word, before, next),
-        }
-        if matches!(word, "weekdays" | "workdays" | "weekends") {
-            self.every = true;
+            _ => return self.take_other(word, before, rest.first().copied().unwrap_or_default()),
         }
         Some(1)
     }
@@ -235,13 +190,13 @@ impl TimeWords {
                 put(&mut self.ahead, 0)?;
             }
             put(&mut self.part, part)?;
-        } else if let Some(day) = place(&DAYS, word.strip_suffix('s').unwrap_or(word)) {
+        } else if let Some(day) = named(word.strip_suffix('s').unwrap_or(word)).weekday() {
             self.every |= word.ends_with("days");
             self.days.push(day);
         } else if let Some(unit) = Unit::of(word).filter(|_| self.every) {
             put(&mut self.unit, unit)?;
-        } else if let Some(month) = place(&MONTHS, word) {
-            put(&mut self.month, i8::try_from(month + 1).ok()?)?;
+        } else if let Some(month) = named(word).month() {
+            put(&mut self.month, month)?;
         } else if let Ok(date) = word.parse::<Date>() {
             put(&mut self.date, date)?;
         } else if let Some(day) = ordinal(word) {
@@ -254,16 +209,16 @@ impl TimeWords {
 
     /// Takes a number: how many, a day beside its month, a year, or a time of day.
     fn take_number(&mut self, word: &str, before: &[&str], next: &str) -> Option<usize> {
-        let digits = number(word).filter(|_| !matches!(word, "a" | "an")).unwrap_or(word);
+        let digits = number(word);
         let previous = before.last().copied().unwrap_or_default();
         if self.every && Unit::of(next).is_some() {
             put(&mut self.count, digits.parse().ok()?)?;
-        } else if place(&MONTHS, next).is_some() || place(&MONTHS, previous).is_some() && digits.len() <= 2 {
+        } else if named(next).month().is_some() || named(previous).month().is_some() && digits.len() <= 2 {
             put(&mut self.day, digits.parse().ok()?)?;
         } else if digits.len() == 4 && self.month.is_some() && !digits.contains(':') {
             put(&mut self.year, digits.parse().ok()?)?;
         } else {
-            let (mut clock, used) = clock(digits, next)?;
+            let (mut clock, used) = clock(&digits, next)?;
             clock.is_clear |= previous == "at";
             put(&mut self.clock, clock)?;
             return Some(used);
@@ -276,7 +231,7 @@ impl TimeWords {
         let Some(clock) = self.clock else {
             return Some(TimeOfDay { hour: self.part?.hour?, minute: 0, is_next_day: false });
         };
-        let is_night = self.part.is_some_and(Part::is_night);
+        let is_night = self.part.is_some_and(|part| part.late_from == Some(NIGHT_ENDS));
         let late_from = self.part.and_then(|part| part.late_from).filter(|_| !clock.has_half);
         let hour = match clock.hour {
             12 if is_night && !clock.has_half => 0,
@@ -285,23 +240,11 @@ impl TimeWords {
         };
         Some(TimeOfDay { hour, minute: clock.minute, is_next_day: is_night && hour < NIGHT_ENDS })
     }
-
-    fn is_dated(&self) -> bool {
-        self.ahead.is_some() || self.date.is_some() || self.month.is_some() || !self.days.is_empty()
-    }
 }
 
 /// Sets what may be said once.
 fn put<T>(place: &mut Option<T>, value: T) -> Option<()> {
     place.is_none().then(|| *place = Some(value))
-}
-
-/// Returns the place of a name, or of its first three letters, in a list.
-fn place(names: &[(&str, &str)], word: &str) -> Option<usize> {
-    let word = word.trim_end_matches('.');
-    names.iter().position(|(short, long)| {
-        word == *short || word == *long || word.len() == 4 && long.starts_with(word)
-    })
 }
 
 /// Returns the day of `1st`, `2nd`, `23rd` and `15th`.
@@ -340,41 +283,38 @@ fn clock(word: &str, next: &str) -> Option<(ClockTime, usize)> {
 ///
 /// Returns what is missing, or why there is no such expression.
 pub(super) fn cron(text: &str) -> Option<Result<String, String>> {
+    let lower = text.trim().to_lowercase().replace("hourly", "every hour");
+    let repeats = lower.starts_with("every ") || lower.starts_with("each ");
+    let is_interval = |secs: &u64| repeats && (*secs < 24 * 3_600 || lower.contains("hour"));
+    if let Some(secs) = super::seconds(&lower).filter(is_interval) {
+        return Some(interval(secs));
+    }
     let said = TimeWords::of(text).filter(|said| {
         said.every && !said.is_next && said.ahead.is_none() && said.date.is_none() && said.month.is_none()
     })?;
     let time = said.time();
+    let is_next_day = time.is_some_and(|time| time.is_next_day);
+    let fault = |message: &str| Some(Err(message.to_string()));
     let days = match (said.unit, said.days.is_empty(), said.day) {
-        (Some(Unit::Second), ..) => {
-            let message = "is too often: a schedule runs once a minute at most; gateway.watch_start checks every 5 seconds";
-            return Some(Err(message.into()));
-        }
-        (Some(unit @ (Unit::Minute | Unit::Hour)), true, None) if time.is_none() => {
-            return Some(interval(unit, said.count.unwrap_or(1)));
-        }
-        (Some(Unit::Minute | Unit::Hour), ..) => return None,
         _ if said.count.is_some_and(|count| count > 1) => {
-            return Some(Err(
-                "is no cron expression: name the days, such as `every monday and thursday at 9`".into(),
-            ));
+            return fault("is no cron expression: name the days, such as `every monday and thursday at 9`");
         }
         // Every day, and every morning.
         (None | Some(Unit::Day), true, None) if said.unit.is_some() || said.part.is_some() => {
             "* * *".to_string()
         }
         (None | Some(Unit::Week), false, None) => {
-            let ahead = usize::from(time.is_some_and(|time| time.is_next_day));
-            let named: Vec<String> = said.days.iter().map(|day| ((day + ahead) % 7).to_string()).collect();
-            format!("* * {}", named.join(","))
+            let day =
+                |day: &Weekday| day.wrapping_add(i8::from(is_next_day)).to_sunday_zero_offset().to_string();
+            format!("* * {}", said.days.iter().map(day).collect::<Vec<_>>().join(","))
         }
         // The night of the last day ends in another month.
-        (Some(Unit::Month), true, Some(_)) if time.is_some_and(|time| time.is_next_day) => return None,
-        (Some(Unit::Month), true, Some(day)) => format!("{day} * *"),
+        (Some(Unit::Month), true, Some(day)) if !is_next_day => format!("{day} * *"),
         (Some(Unit::Week), true, None) => {
-            return Some(Err("names no day: write for example `every monday at 9`".into()));
+            return fault("names no day: write for example `every monday at 9`");
         }
         (Some(Unit::Month), true, None) => {
-            return Some(Err("names no day: write for example `every month on the 1st at 9`".into()));
+            return fault("names no day: write for example `every month on the 1st at 9`");
         }
         _ => return None,
     };
@@ -384,27 +324,30 @@ pub(super) fn cron(text: &str) -> Option<Result<String, String>> {
     })
 }
 
-/// Returns the cron expression of every so many minutes or hours, which must divide the hour or the day.
-fn interval(unit: Unit, count: u32) -> Result<String, String> {
-    let (whole, name) = if unit == Unit::Minute { (60, "minutes") } else { (24, "hours") };
-    match count {
-        0 => Err("is no interval".into()),
-        1 if unit == Unit::Minute => Ok("* * * * *".into()),
-        1 => Ok("0 * * * *".into()),
-        60 if unit == Unit::Minute => Ok("0 * * * *".into()),
-        count if count < whole && whole % count == 0 && unit == Unit::Minute => {
-            Ok(format!("*/{count} * * * *"))
-        }
-        count if count < whole && whole % count == 0 => Ok(format!("0 */{count} * * *")),
-        count => {
-            let near =
-                (1..=whole / 2).filter(|near| whole % near == 0).min_by_key(|near| near.abs_diff(count));
-            Err(format!(
-                "is no cron expression: only {name} that divide {whole} are, such as `every {} {name}`",
-                near.unwrap_or(1)
-            ))
-        }
+/// Returns the cron expression of every so many seconds, whose minutes must divide the hour, or whose hours the day.
+fn interval(secs: u64) -> Result<String, String> {
+    if secs < 60 {
+        let often =
+            "is too often: a schedule runs once a minute at most; gateway.watch_start checks every 5 seconds";
+        return Err(often.into());
     }
+    let (unit, whole, name) =
+        if secs.is_multiple_of(3_600) { (3_600, 24, "hours") } else { (60, 60, "minutes") };
+    let count = secs / unit;
+    if !secs.is_multiple_of(unit) || count >= whole || !whole.is_multiple_of(count) {
+        let near = (1..=whole / 2)
+            .filter(|near| whole.is_multiple_of(*near))
+            .min_by_key(|near| near.abs_diff(count));
+        let near = near.unwrap_or(1);
+        return Err(format!(
+            "is no cron expression: only {name} that divide {whole} are, such as `every {near} {name}`"
+        ));
+    }
+    Ok(match (name, count) {
+        ("hours", 1) => "0 * * * *".into(),
+        ("hours", count) => format!("0 */{count} * * *"),
+        (_, count) => format!("*/{count} * * * *"),
+    })
 }
 
 /// Returns the time of the calendar that words name; `None` if the words name none.
@@ -415,7 +358,8 @@ fn interval(unit: Unit, count: u32) -> Result<String, String> {
 pub(super) fn instant(text: &str, now: &Zoned) -> Option<Result<DateTime, String>> {
     let said =
         TimeWords::of(text).filter(|said| !said.every && said.unit.is_none() && said.days.len() <= 1)?;
-    let is_dated = said.is_dated();
+    let is_dated =
+        said.ahead.is_some() || said.date.is_some() || said.month.is_some() || !said.days.is_empty();
     let is_clear = said.clock.is_some_and(|clock| clock.is_clear);
     if !(is_dated || is_clear || said.part.is_some()) || said.day.is_some() != said.month.is_some() {
         return None;
@@ -443,12 +387,12 @@ pub(super) fn instant(text: &str, now: &Zoned) -> Option<Result<DateTime, String
         }
         (None, None, None, Some(0), None) => yesterday.unwrap_or(today),
         (None, None, None, Some(days), None) => ahead(days)?,
-        (None, None, None, None, Some(day)) => {
-            let days = i64::try_from(*day).ok()? - i64::from(today.weekday().to_sunday_zero_offset());
-            let days = days.rem_euclid(7);
-            let is_over = days == 0 && (said.is_next || has_passed(today));
-            ahead(if is_over { 7 } else { days })?
+        (None, None, None, None, Some(day))
+            if *day == today.weekday() && !said.is_next && !has_passed(today) =>
+        {
+            today
         }
+        (None, None, None, None, Some(day)) => today.nth_weekday(1, *day).ok()?,
         (None, None, None, None, None) => yesterday.or_else(|| ahead(i64::from(has_passed(today))))?,
         _ => return None,
     };

@@ -18,7 +18,9 @@ pub fn fields(answer: &Value, form: &Value) -> Result<Map<String, Value>, String
     let own = form.get("properties").and_then(Value::as_object);
     let own = || own.into_iter().flatten();
     let known = |name: &str| own().any(|(own, _)| own == name);
-    let mut given = match opened_beside(answer, &known) {
+    let opened = opened_beside(answer, &known);
+    let lines = opened.as_str().and_then(|text| lines(text, own().map(|(name, _)| name)));
+    let mut given = match lines.map_or(opened, Value::Object) {
         Value::Object(fields) => {
             let names: Vec<String> = own().map(|(name, _)| bare(name)).collect();
             if !names.is_empty() && !fields.is_empty() && !fields.keys().any(|key| names.contains(&bare(key)))
@@ -55,7 +57,18 @@ pub fn fields(answer: &Value, form: &Value) -> Result<Map<String, Value>, String
         }
     }
 }
-/// Reads a field's value as people say it: a yes for true; a number or a unique beginning for a choice.
+/// Reads fields as people write them: a line of `key: value` for each. Returns `None` if a line is anything else.
+fn lines<'a>(text: &str, own: impl Iterator<Item = &'a String>) -> Option<Map<String, Value>> {
+    let own: Vec<&String> = own.collect();
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let fields = lines.map(|line| {
+        let (key, value) = line.split_once(':')?;
+        let name = own.iter().find(|name| bare(name) == bare(key.trim()))?;
+        Some(((*name).clone(), json!(value.trim())))
+    });
+    fields.collect::<Option<Map<_, _>>>().filter(|fields| !fields.is_empty())
+}
+/// Reads a field's value as people say it: a yes for true, a number for a choice.
 fn field(value: &Value, schema: &Value) -> Option<Value> {
     let kind = schema.get("type").and_then(Value::as_str);
     if kind == Some("boolean") && value.is_string() {

@@ -616,44 +616,64 @@ fn what_may_agree_is_no_refusal() {
 }
 
 #[test]
-fn a_no_with_more_to_it_keeps_its_words() {
-    for answer in [
-        "no, make it shorter",
-        "No, too long.",
-        "No, use the blue one instead",
-        "no - to Bob instead",
-        "Nein, kürzer bitte",
-        "non, trop long",
-        "no, es demasiado largo",
-        "нет, слишком длинно",
-        "不，太长了",
-        "不行，太长了",
-        "いいえ長すぎます",
-        "deny: the amount is wrong",
-        "hayır, çok uzun",
-        "nie, za długie",
-    ] {
-        let said = decision(&json!(answer));
-        assert_eq!((said.decision, said.feedback.as_deref()), (Decision::No, Some(answer)), "{answer}");
-    }
+fn a_no_with_more_to_it_is_asked_again() {
+    all_say(
+        &[
+            "no, make it shorter",
+            "No, too long.",
+            "No, use the blue one instead",
+            "no - to Bob instead",
+            "Nein, kürzer bitte",
+            "non, trop long",
+            "no, es demasiado largo",
+            "нет, слишком длинно",
+            "不，太长了",
+            "不行，太长了",
+            "いいえ長すぎます",
+            "deny: the amount is wrong",
+            "hayır, çok uzun",
+            "nie, za długie",
+        ],
+        Decision::Unclear,
+    );
     for answer in ["no", "No thanks!", "nein danke", "deny it"] {
-        assert_eq!(decision(&json!(answer)).feedback, None, "{answer}");
+        assert_eq!(decision(&json!(answer)), UserAnswer::from(Decision::No), "{answer}");
+    }
+    for (answer, expected) in [("no, Anna", true), ("nein, danke", true), ("Noah", false), ("yes", false)] {
+        assert_eq!(begins_with_no(&json!(answer)), expected, "{answer}");
     }
 }
 
 #[test]
-fn what_is_to_be_different_is_told_apart() {
-    for answer in [
-        "make it shorter",
-        "Use the longer one instead",
-        "Please shorten the second part",
-        "kürzer bitte",
-        "too long",
-        "trop long",
-        "сделай короче",
+fn what_is_to_be_different_is_no_decision() {
+    all_say(
+        &[
+            "make it shorter",
+            "Use the longer one instead",
+            "Please shorten the second part",
+            "kürzer bitte",
+            "too long",
+            "trop long",
+            "сделай короче",
+        ],
+        Decision::Unclear,
+    );
+}
+
+#[test]
+fn no_phrase_means_two_things() {
+    use super::decision::{is_aside, listed, spoken};
+
+    for (table, expected) in [
+        (phrases::YES, Decision::Yes),
+        (phrases::YES_ALONE, Decision::Yes),
+        (phrases::ALWAYS, Decision::Always),
+        (phrases::ALL, Decision::All),
+        (phrases::NO, Decision::No),
     ] {
-        let said = decision(&json!(answer));
-        assert_eq!((said.decision, said.feedback.as_deref()), (Decision::Change, Some(answer)), "{answer}");
+        for phrase in listed(table) {
+            assert_eq!((spoken(&phrase), is_aside(&phrase)), (expected, false), "{phrase}");
+        }
     }
 }
 
@@ -699,7 +719,7 @@ fn an_object_says_it_with_keys() {
         json!({ "decision": "approve", "content": "Dear friends", "feedback": "warmer" }),
         Decision::Unclear,
     );
-    assert_eq!(decision(&json!({ "decision": "no, too long" })).feedback.as_deref(), Some("no, too long"));
+    says(json!({ "decision": "no, too long" }), Decision::Unclear);
 }
 
 /// `None`: not understood.
@@ -732,9 +752,9 @@ fn a_choice_is_its_text_its_number_or_its_beginning() {
         (json!("gr"), Some("Green")),
         (json!("dark b"), Some("Dark blue")),
         (json!("dark blue please"), Some("Dark blue")),
-        (json!("Yes, green"), Some("Green")),
-        (json!("the red one"), Some("Red")),
-        (json!("I'd like the green one, thanks"), Some("Green")),
+        (json!("Yes, green"), None),
+        (json!("the red one"), None),
+        (json!("I'd like the green one, thanks"), None),
         (json!({ "answer": "green" }), Some("Green")),
         (json!({ "choice": 2 }), Some("Green")),
         (json!(["green"]), Some("Green")),
@@ -762,7 +782,7 @@ fn a_choice_is_its_text_its_number_or_its_beginning() {
     chosen(&["5 files", "10 files"], json!("1"), Some(&["5 files"]));
     chosen(&["2 files", "10 files"], json!("2"), None);
     chosen(&["C", "C++", "C#"], json!("C++"), Some(&["C++"]));
-    chosen(&["north", "south"], json!("no"), Some(&["north"]));
+    chosen(&["north", "south"], json!("no"), None);
     chosen(&["Next", "Previous"], json!("n"), Some(&["Next"]));
     chosen(&["Yesterday", "Today"], json!("yes"), None);
     let cities = &["Paris", "London", "New York"];
@@ -774,8 +794,8 @@ fn a_choice_is_its_text_its_number_or_its_beginning() {
         (json!("3) New York"), Some("New York")),
         (json!("option 2: London"), Some("London")),
         (json!("2nd"), Some("London")),
-        (json!("the second"), Some("London")),
-        (json!("the third one, please"), Some("New York")),
+        (json!("the second"), None),
+        (json!("the third one, please"), None),
         (json!(2.0), Some("London")),
         (json!("2. Paris"), None),
         (json!("no, London"), None),
@@ -873,6 +893,11 @@ fn a_form_is_read_against_its_schema() {
     check(json!({ "answer": { "city": "Bern" } }), json!({ "city": "Bern" }));
     check(json!({ "action": "accept", "content": { "city": "Bern" } }), json!({ "city": "Bern" }));
     check(json!("Bern"), json!({ "city": "Bern" }));
+    check(
+        json!("City: Bern\ndays: 3\n\nmeals: veg, fish\nrain: no"),
+        json!({ "city": "Bern", "days": 3, "meals": ["veg", "fish"], "rain": false }),
+    );
+    check(json!("Bern: the old town"), json!({ "city": "Bern: the old town" }));
     check(json!({ "city": "Bern", "rain": "ja" }), json!({ "city": "Bern", "rain": true }));
     check(json!({ "city": "Bern", "rain": "No, thanks" }), json!({ "city": "Bern", "rain": false }));
     check(json!({ "city": "Bern", "class": "FIRST" }), json!({ "city": "Bern", "class": "first" }));
