@@ -42,9 +42,10 @@ use std::{
 pub(crate) use access::WITHOUT_TOKENS;
 pub use http::{HttpOptions, ServeAddress, serve_http};
 pub use neighbours::{Neighbours, SilentGateway};
+use nonet_api::{notice::Notice, status::ServeMode};
 use nonet_base::{json::set_member, text};
 use nonet_config::{ClientLimits, Config, KnownToken};
-use nonet_core::{FollowedResource, Gate, Gateway, ServeMode};
+use nonet_core::{FollowedResource, Gate, Gateway};
 use nonet_meta::{self as meta, MetaAnswer};
 use nonet_parts::{
     quotas::{Account, QuotaExceeded},
@@ -472,7 +473,7 @@ fn passed_on(context: &RequestContext, session: &Session) -> Map<String, Value> 
         let message = format!(
             "The request's `_meta` has {bytes} bytes beside the protocol's own keys, and at most {MAX_META} are passed on to servers: none of it was."
         );
-        session.notify(json!({ "kind": "meta_left_out", "message": message }));
+        session.notify(Notice::MetaLeftOut { message });
         return Map::new();
     }
     given.map(|(key, value)| (key.clone(), value.clone())).collect()

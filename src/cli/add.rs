@@ -358,7 +358,7 @@ impl Report<'_> {
             "variables": variables,
         });
         if let (Some(fields), Some(Value::Object(started))) =
-            (answer.as_object_mut(), self.started.as_ref().map(TrialResult::json))
+            (answer.as_object_mut(), self.started.as_ref().map(|started| json!(started.view())))
         {
             fields.extend(started);
         }

@@ -1,162 +1,168 @@
 //! The answers of `nonet search` and `nonet tools` as tables.
 
+use nonet_api::tools::{
+    Found, ListedTool, RankExplanation, Risk, SearchAnswer, TieBreak, ToolList, ToolPage,
+};
 use nonet_base::text::clip;
+use nonet_search::Confidence;
 use serde_json::Value;
 
-use super::{
-    show::{WordStyle, count, field, for_people, names, paint, plain_table},
-    table::PlainTable,
-};
+use super::show::{self, WordStyle, count, names, paint, plain_table};
 
 /// Prints the answer of `search_tools`.
-pub(super) fn search_table(answer: &Value) {
-    if was_without_query(answer) {
-        return;
-    }
+pub(super) fn search_table(answer: &Value) -> anyhow::Result<()> {
+    let Some(found) = hits(answer)? else { return Ok(()) };
     let mut table = plain_table(&["SCORE", "TOOL", "RISK", "DESCRIPTION"]);
-    for hit in answer["results"].as_array().into_iter().flatten() {
-        let state = field(hit, "state");
-        let name = if state.is_empty() {
-            field(hit, "name").into()
-        } else {
-            format!("{} ({state})", field(hit, "name"))
+    for hit in &found.results {
+        let name = match hit.state {
+            Some(state) => format!("{} ({})", hit.name, state.as_str()),
+            None => hit.name.clone(),
         };
-        let score = hit["score"].as_f64().unwrap_or(0.0);
         // The same tool on other servers.
-        let also: Vec<&str> =
-            hit["also"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let about = match &also[..] {
-            [] => field(hit, "description").to_owned(),
-            also => format!("(also {}) {}", names(also), field(hit, "description")),
+        let about = match &hit.also[..] {
+            [] => hit.description.clone(),
+            also => format!("(also {}) {}", names(also), hit.description),
         };
-        table.add_row([format!("{score:.3}"), name, risk(hit), about]);
+        table.add_row([format!("{:.3}", hit.score.unwrap_or(0.0)), name, risk(hit.risk), about]);
     }
     say!("{}", table.clipped(2));
-    tell_confidence(answer);
+    tell_confidence(&found);
+    Ok(())
 }
 
-/// Prints the answer to a search without words, which lists the categories or one category's tools. Returns
-/// false, printing nothing, for any other answer.
-fn was_without_query(answer: &Value) -> bool {
-    if let Some(categories) = answer["categories"].as_array() {
-        let mut table = plain_table(&["CATEGORY", "TOOLS", "DESCRIPTION"]);
-        for category in categories {
-            let about = [field(category, "description"), field(category, "hint")];
-            let about = about.into_iter().find(|text| !text.is_empty()).unwrap_or_default();
-            let tools = category["tool_count"].as_u64().unwrap_or(0);
-            table.add_row([field(category, "name").to_owned(), tools.to_string(), about.to_owned()]);
+/// Returns the hits of a search. Prints any other answer: that to a search without words, which lists the categories or one
+/// category's tools.
+fn hits(answer: &Value) -> anyhow::Result<Option<SearchAnswer>> {
+    match show::read(answer)? {
+        Found::Hits(found) => return Ok(Some(found)),
+        Found::Categories(list) => {
+            let mut table = plain_table(&["CATEGORY", "TOOLS", "DESCRIPTION"]);
+            for category in list.categories {
+                let about = match category.description.is_empty() {
+                    true => category.hint.unwrap_or_default(),
+                    false => category.description,
+                };
+                table.add_row([category.name, category.tool_count.to_string(), about]);
+            }
+            say!("{}", table.clipped(2));
         }
-        say!("{}", table.clipped(2));
-        return true;
+        Found::Page(ToolPage { category, total, tools, .. }) => {
+            let thing = match category.as_deref() {
+                Some("skills") => "skill",
+                Some("apps") => "app",
+                _ => "tool",
+            };
+            print_tools(tools.into_iter().map(|tool| (tool.name, tool.risk, tool.description)));
+            eprintln!("{}", count(total as u64, thing));
+        }
     }
-    let is_list = answer["tools"].is_array();
-    if is_list {
-        tools_table(answer);
-    }
-    is_list
+    Ok(None)
 }
 
 /// Returns the worst effect of a call, in its colour.
-fn risk(tool: &Value) -> String {
-    match field(tool, "risk") {
-        "high" => paint(WordStyle::Bad, "high"),
-        "medium" => paint(WordStyle::Warn, "medium"),
-        other => other.into(),
+fn risk(risk: Option<Risk>) -> String {
+    match risk {
+        Some(Risk::High) => paint(WordStyle::Bad, "high"),
+        Some(Risk::Medium) => paint(WordStyle::Warn, "medium"),
+        Some(Risk::Low) => "low".into(),
+        None => String::new(),
     }
 }
 
-fn tell_confidence(answer: &Value) {
-    eprintln!("confidence: {}", field(answer, "confidence"));
-    let hint = field(answer, "hint");
-    if !hint.is_empty() {
-        eprintln!("{}", for_people(hint));
+fn tell_confidence(answer: &SearchAnswer) {
+    eprintln!("confidence: {}", answer.confidence.map_or("", Confidence::as_str));
+    if let Some(hint) = &answer.hint {
+        eprintln!("{hint}");
     }
 }
 
 /// Prints the answer of `search_tools`, with each signal's share of the scores.
-pub(super) fn explained_table(answer: &Value) {
-    if was_without_query(answer) {
-        return;
-    }
+pub(super) fn explained_table(answer: &Value) -> anyhow::Result<()> {
+    let Some(found) = hits(answer)? else { return Ok(()) };
     let mut table =
         plain_table(&["SCORE", "TOOL", "MEANING", "KEYWORDS", "LETTERS", "LEARNED", "WORDS", "BECAUSE"]);
-    for hit in answer["results"].as_array().into_iter().flatten() {
-        let why = &hit["explain"];
-        let share = |of: &Value| format!("{:.3}", of.as_f64().unwrap_or(0.0));
-        let word = |word: &Value| match field(word, "for") {
-            "" => format!("{} {}", field(word, "word"), share(&word["share"])),
-            said => format!("{} (for {said}) {}", field(word, "word"), share(&word["share"])),
-        };
-        let words: Vec<String> = why["words"].as_array().into_iter().flatten().map(word).collect();
-        let mut because = Vec::new();
-        if why["name"] == true {
-            because.push("name".to_owned());
-        }
-        if !field(why, "part").is_empty() {
-            because.push(format!("the part `{}`", field(why, "part")));
-        }
-        if let Some(learned) = why["learned_from"].as_array() {
-            let learned: Vec<&str> = learned.iter().filter_map(Value::as_str).collect();
-            because.push(format!("called after a search for `{}`", learned.join(" ")));
-        }
-        for (signal, gained, lost) in [
-            ("action", "its action matches", "its action differs"),
-            ("product", "its product was named", "its product was not named"),
-            ("deprecated", "", "it is deprecated"),
-        ] {
-            match why["signals"][signal].as_f64().unwrap_or(0.0) {
-                worth if worth > 0.0 => because.push(format!("{gained} ({worth:+.3})")),
-                worth if worth < 0.0 => because.push(format!("{lost} ({worth:+.3})")),
-                _ => {}
-            }
-        }
-        let worth = why["signals"]["priority"].as_f64().unwrap_or(0.0);
-        match why["priority"].as_f64() {
-            Some(priority) => because.push(format!("its priority of {priority} ({worth:+.3})")),
-            None if worth < 0.0 => because.push(format!("it ranks below servers' tools ({worth:+.3})")),
-            None => {}
-        }
-        match field(why, "tie") {
-            "state" => because.push("tie: its server is ready".to_owned()),
-            "cost" => because.push("tie: its calls cost less".to_owned()),
-            _ => {}
-        }
+    for hit in &found.results {
+        let Some(why) = &hit.explain else { continue };
+        let signals = &why.search.signals;
+        let share = |share: f32| format!("{share:.3}");
+        let words = why.search.words.iter().map(|word| match &word.by {
+            None => format!("{} {}", word.word, share(word.share)),
+            Some(said) => format!("{} (for {said}) {}", word.word, share(word.share)),
+        });
         table.add_row([
-            share(&hit["score"]),
-            field(hit, "name").to_owned(),
-            share(&why["signals"]["meaning"]),
-            share(&why["signals"]["keywords"]),
-            share(&why["signals"]["letters"]),
-            share(&why["signals"]["learned"]),
-            words.join(", "),
-            because.join(", "),
+            format!("{:.3}", hit.score.unwrap_or(0.0)),
+            hit.name.clone(),
+            share(signals.meaning),
+            share(signals.keywords),
+            share(signals.letters),
+            share(signals.learned),
+            words.collect::<Vec<_>>().join(", "),
+            because(why).join(", "),
         ]);
     }
     say!("{table}");
-    tell_confidence(answer);
+    tell_confidence(&found);
+    Ok(())
+}
+
+/// Says what else moved a hit.
+fn because(why: &RankExplanation) -> Vec<String> {
+    let (mut because, signals) = (Vec::new(), &why.search.signals);
+    if why.search.name {
+        because.push("name".to_owned());
+    }
+    if let Some(part) = &why.search.part {
+        because.push(format!("the part `{part}`"));
+    }
+    if !why.learned_from.is_empty() {
+        because.push(format!("called after a search for `{}`", why.learned_from.join(" ")));
+    }
+    for (worth, gained, lost) in [
+        (signals.action, "its action matches", "its action differs"),
+        (signals.product, "its product was named", "its product was not named"),
+        (signals.deprecated, "", "it is deprecated"),
+    ] {
+        match worth {
+            worth if worth > 0.0 => because.push(format!("{gained} ({worth:+.3})")),
+            worth if worth < 0.0 => because.push(format!("{lost} ({worth:+.3})")),
+            _ => {}
+        }
+    }
+    let worth = signals.priority;
+    match why.priority {
+        Some(priority) => because.push(format!("its priority of {priority} ({worth:+.3})")),
+        None if worth < 0.0 => because.push(format!("it ranks below servers' tools ({worth:+.3})")),
+        None => {}
+    }
+    match why.tie {
+        Some(TieBreak::State) => because.push("tie: its server is ready".to_owned()),
+        Some(TieBreak::Cost) => because.push("tie: its calls cost less".to_owned()),
+        None => {}
+    }
+    because
 }
 
 /// Prints every tool, one per line.
-pub(super) fn tools_table(answer: &Value) {
-    let mut table = plain_table(&["TOOL", "RISK", "DESCRIPTION"]);
-    let add = |table: &mut PlainTable, tool: &Value| {
-        let description = field(tool, "description").split_whitespace().collect::<Vec<_>>().join(" ");
-        table.add_row([field(tool, "name").to_owned(), risk(tool), clip(&description, 100)]);
-    };
-    for tool in answer["tools"].as_array().into_iter().flatten() {
-        add(&mut table, tool);
+pub(super) fn tools_table(answer: &Value) -> anyhow::Result<()> {
+    let ToolList { total, tools, skills, apps } = show::read(answer)?;
+    let mut counted = vec![count(total as u64, "tool")];
+    for (others, thing) in [(&skills, "skill"), (&apps, "app")] {
+        if !others.is_empty() {
+            counted.push(count(others.len() as u64, thing));
+        }
     }
-    let thing = match field(answer, "category") {
-        "skills" => "skill",
-        "apps" => "app",
-        _ => "tool",
-    };
-    let mut counted = vec![count(answer["total"].as_u64().unwrap_or(0), thing)];
-    for (key, thing) in [("skills", "skill"), ("apps", "app")] {
-        let Some(others) = answer[key].as_array() else { continue };
-        others.iter().for_each(|other| add(&mut table, other));
-        counted.push(count(others.len() as u64, thing));
+    let row = |tool: ListedTool| (tool.name.to_string(), Some(tool.risk), tool.description);
+    print_tools(tools.into_iter().chain(skills).chain(apps).map(row));
+    eprintln!("{}", counted.join(", "));
+    Ok(())
+}
+
+/// Prints tools with name, risk and description.
+fn print_tools(tools: impl Iterator<Item = (String, Option<Risk>, String)>) {
+    let mut table = plain_table(&["TOOL", "RISK", "DESCRIPTION"]);
+    for (name, of, description) in tools {
+        let description = description.split_whitespace().collect::<Vec<_>>().join(" ");
+        table.add_row([name, risk(of), clip(&description, 100)]);
     }
     say!("{}", table.clipped(1));
-    eprintln!("{}", counted.join(", "));
 }

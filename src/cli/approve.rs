@@ -3,10 +3,11 @@
 use std::{path::Path, time::Duration};
 
 use clap::Args;
+use nonet_api::question::{ApprovalView, ClientQuestion, PageQuestion, QuestionKind, UserVerdict};
 use nonet_base::clock::Clock;
 use nonet_config::shell;
 use nonet_core as gateway;
-use nonet_parts::approvals::{ApprovalDecision, Approvals, UserVerdict, WaitingApproval};
+use nonet_parts::approvals::{ApprovalDecision, Approvals, WaitingApproval};
 use nonet_servers::pins::plain;
 use nonet_store::{self as store, Retention};
 use nonet_text::fault::FaultCode;
@@ -63,15 +64,15 @@ pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Res
                 let why = "no question with this token is open; `nonet approve` lists the open ones";
                 return Ok(refuse(FaultCode::NotFound, token, &why, args.json));
             };
-            if answer.is_none() && question["kind"] == "free" {
+            if answer.is_none() && question.kind == QuestionKind::Free {
                 let why = "this question has no yes or no: add `--answer TEXT`";
                 return Ok(refuse(FaultCode::InvalidParams, token, &why, args.json));
             }
-            let said = answer.clone().unwrap_or_else(|| json!(word_of(verdict)));
+            let said = answer.clone().unwrap_or_else(|| json!(verdict));
             match elsewhere.answer(token, &said).await {
                 Ok(()) => {
-                    let [subject, asked] = ["tool", "message"].map(|key| show::field(&question, key));
-                    tell_done(token, verdict, answer, subject, asked, args.json);
+                    let subject = question.tool.as_deref().unwrap_or_default();
+                    tell_done(token, verdict, answer, subject, &question.message, args.json);
                     Ok(OK)
                 }
                 Err(why) => Ok(refuse(FaultCode::InvalidParams, token, &format_args!("{why:#}"), args.json)),
@@ -107,15 +108,6 @@ pub(super) fn approvals(file: &Path) -> anyhow::Result<Approvals> {
     Ok(Approvals::new(store.records, clock, &place))
 }
 
-/// Returns the word for a verdict that a question in a chat accepts.
-pub(super) fn word_of(verdict: UserVerdict) -> &'static str {
-    match verdict {
-        UserVerdict::Allow => "allow",
-        UserVerdict::AllowForSession => "allow_for_session",
-        UserVerdict::Deny => "deny",
-    }
-}
-
 fn tell_done(
     id: &str,
     verdict: UserVerdict,
@@ -142,11 +134,11 @@ fn tell_done(
 }
 
 fn as_json(waiting: &[WaitingApproval], elsewhere: Option<&OtherGateways>) -> Value {
-    let all: Vec<Value> = waiting.iter().map(WaitingApproval::to_json).collect();
+    let all: Vec<ApprovalView> = waiting.iter().map(WaitingApproval::view).collect();
     let mut told = json!({ "waiting": all });
     if let Some(elsewhere) = elsewhere {
-        told["in_chats"] = elsewhere.in_chats().cloned().collect();
-        told["on_page"] = elsewhere.on_pages().cloned().collect();
+        told["in_chats"] = json!(elsewhere.in_chats().collect::<Vec<_>>());
+        told["on_page"] = json!(elsewhere.on_pages().collect::<Vec<_>>());
         told["definitions"] = json!(elsewhere.definitions());
         told["not_asked"] = json!(elsewhere.unasked);
     }
@@ -160,22 +152,19 @@ fn list(waiting: &[WaitingApproval], elsewhere: Option<&OtherGateways>, file: &P
         say!("{} ({}, {} left)", one.id(), plain(&asked.client), show::age(*left));
         show_text(&asked.question);
     }
-    let in_chats: Vec<&Value> = elsewhere.iter().flat_map(|elsewhere| elsewhere.in_chats()).collect();
+    let in_chats: Vec<&ClientQuestion> =
+        elsewhere.iter().flat_map(|elsewhere| elsewhere.in_chats()).collect();
     for question in &in_chats {
-        say!(
-            "{} ({}, asked in its chat)",
-            show::field(question, "token"),
-            plain(show::field(question, "client"))
-        );
-        show_text(show::field(question, "message"));
+        say!("{} ({}, asked in its chat)", question.token, plain(&question.client));
+        show_text(&question.message);
     }
-    let on_pages: Vec<&Value> = elsewhere.iter().flat_map(|elsewhere| elsewhere.on_pages()).collect();
+    let on_pages: Vec<&PageQuestion> = elsewhere.iter().flat_map(|elsewhere| elsewhere.on_pages()).collect();
     for question in &on_pages {
-        say!("on the page (`{}`, called there)", plain(show::field(question, "for")));
-        show_text(show::field(question, "message"));
+        say!("on the page (`{}`, called there)", plain(&question.tool));
+        show_text(question.message.as_str().unwrap_or_default());
     }
     let first = waiting.first().map(WaitingApproval::id);
-    let first = first.or_else(|| in_chats.first().map(|question| show::field(question, "token")));
+    let first = first.or_else(|| in_chats.first().map(|question| &*question.token));
     if let Some(first) = first {
         let approve = shell::nonet(&format!("approve {first}"), file);
         say!("\nRun `{approve}` to approve; add `--deny` to deny, or `--answer TEXT` to answer in words.");

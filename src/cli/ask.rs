@@ -18,7 +18,10 @@ use nonet_core::{
 };
 use nonet_servers::catalog::{APPS, GATEWAY};
 use nonet_state::session::Caller;
-use nonet_text::{fault::FaultCode, name::RESERVED};
+use nonet_text::{
+    fault::{Fault, FaultCode},
+    name::RESERVED,
+};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -38,8 +41,8 @@ use crate::bridge::{RequestFailure, RunningGateway};
 #[cfg(unix)]
 const GREETING: Duration = Duration::from_secs(2);
 
-/// The answer to an inquiry, or its fault as an object.
-pub(super) type InquiryAnswer = Result<Value, Value>;
+/// The answer to an inquiry, or its fault.
+pub(super) type InquiryAnswer = Result<Value, Fault>;
 
 /// An inquiry, the gateway to ask, and the format of the answer.
 struct InquiryCommand {
@@ -49,7 +52,7 @@ struct InquiryCommand {
     way: GatewayArgs,
     refresh: bool,
     json: bool,
-    table: fn(&Value),
+    table: fn(&Value) -> anyhow::Result<()>,
 }
 
 impl InquiryCommand {
@@ -69,7 +72,7 @@ impl InquiryCommand {
             }
             Command::Get { name, json, refresh, way } => {
                 let (inquiry, params) = (Inquiry::Describe { name }, None);
-                Self { inquiry, params, table: show::whole, json, refresh, way }
+                Self { inquiry, params, table: show::whole::<Value>, json, refresh, way }
             }
             Command::Call { name, params, select, json, way } => {
                 let typed = CommandParams::read(&params)?;
@@ -78,7 +81,7 @@ impl InquiryCommand {
                     CommandParams::Words(_) => json!({}),
                 };
                 let inquiry = Inquiry::Call { name, params, select };
-                Self { inquiry, params: Some(typed), table: show::whole, json, refresh: false, way }
+                Self { inquiry, params: Some(typed), table: show::whole::<Value>, json, refresh: false, way }
             }
             _ => anyhow::bail!("this command sends no inquiry"),
         })
@@ -289,7 +292,10 @@ async fn inquire_on(
     };
     let mut answer = answer.map_err(AskFailure::Unanswered)?;
     let answer = match answer.get_mut("fault") {
-        Some(fault) => Err(fault.take()),
+        Some(fault) => Err(serde_json::from_value(fault.take()).map_err(|error| {
+            let message = format!("the gateway answers in another form: {error}");
+            AskFailure::Unanswered(RequestFailure::Refused { code: 0, message })
+        })?),
         None => Ok(take_member(&mut answer, "answer")),
     };
     Ok((answer, running))
@@ -350,23 +356,20 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &InquiryComm
         if asked.is_call()
             && let Some(fault) = of.as_ref().and_then(|server| gateway.out_of_order(server))
         {
-            return asked.show(Err(show::fault_value(&fault)));
+            return asked.show(Err(fault));
         }
     }
     if let Inquiry::Search { .. } = asked.inquiry {
         show::indexing(gateway, INDEX_LIMIT).await;
         gateway.observing.recalled().await;
     }
-    let ask = async |inquiry: Inquiry| {
-        let answer = gateway.inquire(caller.clone(), inquiry).await;
-        Ok(answer.map_err(|fault| show::fault_value(&fault)))
-    };
+    let ask = async |inquiry: Inquiry| Ok(gateway.inquire(caller.clone(), inquiry).await);
     let file = gateway.servers.config().file.clone();
     let mut answer = match asked.ask(ask, QuestionDesk::Here(gateway, &file)).await {
         Ok(answer) => answer,
         Err(other) => return told(other, asked.json),
     };
-    if answer.as_ref().is_err_and(|fault| fault["code"] == "unknown_tool") {
+    if answer.as_ref().is_err_and(|fault| fault.code == FaultCode::UnknownTool) {
         let config = gateway.servers.config();
         tell_left_out(&config.left_out.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>());
     }

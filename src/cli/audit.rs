@@ -268,7 +268,7 @@ fn query(place: &Path, wanted: &LineFilter, limit: usize, as_json: bool) -> anyh
 }
 
 fn row(line: &Value) -> [String; 6] {
-    let text = |key: &str| show::for_people(line[key].as_str().unwrap_or_default());
+    let text = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
     let at = text("at").parse::<jiff::Timestamp>().ok();
     let at = at.map(|at| at.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string());
     let profile = Some(text("profile")).filter(|profile| !profile.is_empty());
@@ -288,7 +288,7 @@ fn row(line: &Value) -> [String; 6] {
     let rule = match line["verdict"].as_str() {
         Some(verdict) => format!("{verdict} {}{approver}", text("rule")),
         None if line["event"] == "call" => String::new(),
-        None => show::for_people(&clip(&line["about"].to_string(), 200)),
+        None => clip(&line["about"].to_string(), 200),
     };
     [at.unwrap_or_default(), who, tool, outcome, ms, rule.trim_end().to_owned()]
 }

@@ -3,15 +3,19 @@
 use std::path::Path;
 
 use anyhow::Context;
+use nonet_api::{
+    fault::{Fault, FaultCode},
+    question::UserVerdict,
+};
 use nonet_base::json::take_member;
 use nonet_core::{Gateway, inquiry::Inquiry};
-use nonet_parts::approvals::{ApprovalDecision, UserVerdict};
+use nonet_parts::approvals::ApprovalDecision;
 use nonet_schema::Schema;
 use nonet_servers::pins::plain;
 use serde_json::{Map, Value, json};
 
 use super::{
-    approve::{approvals, word_of},
+    approve::approvals,
     ask::{AskFailure, InquiryAnswer},
     elsewhere::OtherGateways,
     found, setup, show,
@@ -128,7 +132,7 @@ pub(super) async fn make(
     }
     let answer = ask(inquiry.clone()).await?;
     let Err(fault) = &answer else { return Ok(answer) };
-    if fault["code"] != "needs_approval" || !found::is_at_terminal() {
+    if fault.code != FaultCode::NeedsApproval || !found::is_at_terminal() {
         return Ok(answer);
     }
     match is_approved(fault, &desk).await {
@@ -156,14 +160,15 @@ impl From<anyhow::Error> for AnswerFailure {
 }
 
 /// Asks the user at the terminal whether a call may run, and passes the answer on. None if the question is not found.
-async fn is_approved(fault: &Value, desk: &QuestionDesk<'_>) -> Result<Option<bool>, AnswerFailure> {
+async fn is_approved(fault: &Fault, desk: &QuestionDesk<'_>) -> Result<Option<bool>, AnswerFailure> {
     let (gateway, file) = match desk {
         QuestionDesk::Here(gateway, file) => (Some(*gateway), *file),
         QuestionDesk::Running(file) => (None, *file),
         QuestionDesk::Away => return Ok(None),
     };
     let verdict = |yes| if yes { UserVerdict::Allow } else { UserVerdict::Deny };
-    if let Some(id) = fault["details"]["approval"].as_str() {
+    let detail = |key: &str| fault.details.as_ref().and_then(|details| details.get(key)?.as_str());
+    if let Some(id) = detail("approval") {
         let approvals = approvals(file)?;
         let waiting = approvals.waiting().await.map_err(anyhow::Error::from)?;
         let Some(one) = waiting.iter().find(|one| one.id() == id) else { return Ok(None) };
@@ -172,15 +177,15 @@ async fn is_approved(fault: &Value, desk: &QuestionDesk<'_>) -> Result<Option<bo
         approvals.decide(id, decision).await.map_err(|why| anyhow::anyhow!("{why}"))?;
         return Ok(Some(yes));
     }
-    let Some(token) = fault["next_step"]["arguments"]["token"].as_str() else { return Ok(None) };
+    let Some(token) = fault.next_step.as_ref().and_then(|step| step.arguments["token"].as_str()) else {
+        return Ok(None);
+    };
     let elsewhere = match gateway {
         Some(_) => None,
         None => OtherGateways::look(file).await,
     };
     let question = match (gateway, &elsewhere) {
-        (Some(gateway), _) => {
-            gateway.asking.questions.open_ones().into_iter().find(|one| one["token"] == token)
-        }
+        (Some(gateway), _) => gateway.asking.questions.open_ones().into_iter().find(|one| one.token == token),
         (None, Some(elsewhere)) => elsewhere.question(token).cloned(),
         (None, None) => None,
     };
@@ -188,8 +193,8 @@ async fn is_approved(fault: &Value, desk: &QuestionDesk<'_>) -> Result<Option<bo
         elsewhere.iter().for_each(OtherGateways::tell_unasked);
         return Ok(None);
     };
-    let yes = agreed(show::field(&question, "message")).await?;
-    let said = json!(word_of(verdict(yes)));
+    let yes = agreed(&question.message).await?;
+    let said = json!(verdict(yes));
     match (gateway, elsewhere) {
         (Some(gateway), _) => {
             let settled = gateway.answer_question(token, &said).await;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use nonet_base::json::set_member;
+use nonet_api::status::{GatewayStatus, ReplicaStatus, ServerState, ServerStatus};
 use nonet_config::{ConfigFault, LoadError, LoadedConfig, OnChange, shell};
 use nonet_core::Gateway;
 use nonet_hosts as hosts;
@@ -110,7 +110,9 @@ pub(super) async fn run(
     if let Some(replicas) = replicas {
         warnings.extend(cluster_warnings(&replicas));
         // Unknown is not the same as none.
-        status["cluster"]["replicas"] = replicas.map_or(Value::Null, Value::from);
+        if let Some(cluster) = &mut status.cluster {
+            cluster.replicas = replicas.ok();
+        }
     }
     if let Some(offers) = offers {
         *offers = doctor::offers(&gateway, &faults).await?;
@@ -164,7 +166,7 @@ struct Report {
     launchers: BTreeMap<&'static str, Option<String>>,
     /// The embedding engine, or why there is none.
     embedder: Result<String, String>,
-    status: Value,
+    status: GatewayStatus,
     /// Whether a server is not ready.
     failed: bool,
     tools: usize,
@@ -191,6 +193,11 @@ impl Report {
     fn into_json(self) -> Value {
         let faults = |faults: &[ConfigFault]| json!(faults.iter().map(FaultEntry::from).collect::<Vec<_>>());
         let mut status = self.status;
+        for server in &mut status.servers {
+            server.missing_variables =
+                show::missing_variables(server.last_error.as_deref().unwrap_or_default());
+        }
+        let mut status = json!(status);
         let warnings = self.warnings.iter().map(|it| json!({ "server": it.server, "message": it.message }));
         let exposed = self.exposed.iter().chain(&self.plain_secrets).chain(&self.removed);
         let exposed = exposed.map(|fault| json!(FaultEntry::from(fault)));
@@ -200,12 +207,6 @@ impl Report {
         status["faults"] = faults(&self.faults);
         status["disabled"] = json!(self.disabled);
         status["warnings"] = warnings.chain(exposed).chain(rules).collect();
-        for server in status["servers"].as_array_mut().into_iter().flatten() {
-            let missing = show::missing_variables(server["last_error"].as_str().unwrap_or_default());
-            if !missing.is_empty() {
-                set_member(server, "missing_variables", missing);
-            }
-        }
         if !self.documents.is_empty() {
             status["documents"] = json!(self.documents);
         }
@@ -233,7 +234,7 @@ impl Report {
             say!("  {fault}{}", left_out.unwrap_or_default());
         }
         self.print_servers(verbose);
-        if let Some(replicas) = self.status["cluster"]["replicas"].as_array() {
+        if let Some(replicas) = self.status.cluster.as_ref().and_then(|cluster| cluster.replicas.as_ref()) {
             say!("cluster: {} running", show::count(replicas.len() as u64, "replica"));
         }
         for (server, report) in &self.documents {
@@ -265,20 +266,25 @@ impl Report {
     }
 
     fn print_servers(&self, verbose: bool) {
-        let servers = || self.status["servers"].as_array().into_iter().flatten();
         let mut table = show::plain_table(&["SERVER", "STATE", "STARTED", "PROTOCOL", "TOOLS"]);
-        for server in servers() {
-            let text = |key: &str| server[key].as_str().unwrap_or_default().to_string();
-            let started = server["started_ms"].as_u64().map(|ms| format!("{ms} ms")).unwrap_or_default();
-            let tools = server["tools"].to_string();
-            table.add_row([text("name"), status::state(&text("state")), started, text("version"), tools]);
+        for server in &self.status.servers {
+            let started = server.started_ms.map(|ms| format!("{ms} ms")).unwrap_or_default();
+            let (version, tools) = (server.version.clone(), server.tools.unwrap_or_default());
+            table.add_row([
+                server.name.to_string(),
+                status::state(server.state),
+                started,
+                version.unwrap_or_default(),
+                tools.to_string(),
+            ]);
         }
         for name in &self.disabled {
             table.add_row([name.as_str(), "disabled", "", "", ""]);
         }
         say!("{table}");
         // The fault of a left-out server is printed above.
-        for server in servers().filter(|server| server["state"] != "needs_config") {
+        let servers = self.status.servers.iter();
+        for server in servers.filter(|server| server.state != Some(ServerState::NeedsConfig)) {
             status::say_trouble(server, verbose);
             self.say_missing(server);
         }
@@ -287,9 +293,9 @@ impl Report {
 
 impl Report {
     /// Prints the variables that a server says it lacks, with the commands that give them.
-    fn say_missing(&self, server: &Value) {
-        let name = server["name"].as_str().unwrap_or_default();
-        for variable in show::missing_variables(server["last_error"].as_str().unwrap_or_default()) {
+    fn say_missing(&self, server: &ServerStatus) {
+        let name = &server.name;
+        for variable in show::missing_variables(server.last_error.as_deref().unwrap_or_default()) {
             let set = shell::nonet(&format!("secret set {variable} --file"), &self.file);
             let doctor = shell::nonet("doctor", &self.file);
             say!(
@@ -395,8 +401,8 @@ const LARGE_DEFINITION: usize = 10_000;
 const NAMED: usize = 3;
 
 /// Returns the warning about an audit log that cannot be written.
-fn audit_warning(status: &Value) -> Option<Warning> {
-    let error = status["audit"]["error"].as_str()?;
+fn audit_warning(status: &GatewayStatus) -> Option<Warning> {
+    let error = status.audit.as_ref()?.error.as_ref()?;
     Some(Warning {
         server: "[audit]".into(),
         message: format!("the audit log cannot be written: {error}"),
@@ -406,27 +412,25 @@ fn audit_warning(status: &Value) -> Option<Warning> {
 
 /// Returns the running replicas, each with whether its configuration differs from the checked one; the error of Redis; or
 /// none without a cluster.
-async fn replicas(gateway: &Gateway) -> Option<Result<Vec<Value>, String>> {
+async fn replicas(gateway: &Gateway) -> Option<Result<Vec<ReplicaStatus>, String>> {
     let cluster = gateway.keeping.cluster.as_ref()?.replicas();
     if let Err(error) = cluster.look().await {
         return Some(Err(error.to_string()));
     }
     let digest = gateway.servers.config().digest.clone();
     let all = cluster.known();
-    let shown = all.iter().map(|replica| {
-        json!({
-            "name": replica.name,
-            "address": replica.address,
-            "version": replica.version,
-            "leaving": replica.leaving,
-            "other_config": replica.config != digest,
-        })
+    let shown = all.iter().map(|replica| ReplicaStatus {
+        name: replica.name.clone(),
+        address: replica.address.clone(),
+        version: replica.version.clone(),
+        leaving: replica.leaving,
+        other_config: replica.config != digest,
     });
     Some(Ok(shown.collect()))
 }
 
 /// Returns warnings about differences between the running replicas and this check.
-fn cluster_warnings(replicas: &Result<Vec<Value>, String>) -> Vec<Warning> {
+fn cluster_warnings(replicas: &Result<Vec<ReplicaStatus>, String>) -> Vec<Warning> {
     let warning = |serious, message| Warning { server: "[cluster]".into(), message, serious };
     let all = match replicas {
         Ok(all) => all,
@@ -434,18 +438,17 @@ fn cluster_warnings(replicas: &Result<Vec<Value>, String>) -> Vec<Warning> {
             return vec![warning(true, format!("the replicas' shared data cannot be read: {error}"))];
         }
     };
-    let text = |replica: &Value, key: &str| replica[key].as_str().unwrap_or_default().to_owned();
     let mut warnings = Vec::new();
     for replica in all {
-        let who = format!("the replica {} at {}", text(replica, "name"), text(replica, "address"));
-        if replica["other_config"] == true {
+        let who = format!("the replica {} at {}", replica.name, replica.address);
+        if replica.other_config {
             let message = format!(
                 "{who} uses a different servers.toml: copy the same file to every replica; a change of [cluster] \
                  also needs a restart"
             );
             warnings.push(warning(true, message));
         }
-        let version = text(replica, "version");
+        let version = &replica.version;
         if version != env!("CARGO_PKG_VERSION") {
             warnings.push(warning(
                 false,

@@ -3,6 +3,10 @@
 use std::{fs, path::Path};
 
 use futures::future::join_all;
+use nonet_api::{
+    page::GatewayAbout,
+    question::{ClientQuestion, PageQuestion, WaitingForUser},
+};
 use nonet_store as store;
 use serde_json::Value;
 
@@ -13,13 +17,13 @@ use crate::serve::{Neighbours, SilentGateway};
 pub(super) struct OtherGateways {
     neighbours: Neighbours,
     /// Their ids, and what waits.
-    gateways: Vec<(String, Value)>,
+    gateways: Vec<(String, WaitingForUser)>,
     /// Why other gateways do not say what waits in them.
     pub unasked: Vec<String>,
 }
 
 /// Returns what every running gateway of this user says of itself, the last started first.
-pub(super) async fn gateways() -> Vec<Value> {
+pub(super) async fn gateways() -> Vec<GatewayAbout> {
     match store::folder().and_then(|state| Neighbours::of(&state).ok()) {
         Some(neighbours) => neighbours.all().await.0,
         None => Vec::new(),
@@ -37,21 +41,18 @@ impl OtherGateways {
     pub(super) async fn look(file: &Path) -> Option<Self> {
         let neighbours = Neighbours::of(&store::folder()?).ok()?;
         let (all, silent) = neighbours.all().await;
-        let is_of =
-            |gateway: &&Value| gateway["config"].as_str().is_some_and(|of| is_same(Path::new(of), file));
-        let asked = all.iter().filter(is_of).map(async |gateway| {
-            let id = gateway["id"].as_str().unwrap_or_default();
-            (gateway, id.to_string(), neighbours.waiting(id).await)
-        });
+        let is_of = |gateway: &&GatewayAbout| is_same(&gateway.config, file);
+        let asked =
+            all.iter().filter(is_of).map(async |gateway| (gateway, neighbours.waiting(&gateway.id).await));
         let may_be_of =
             |one: &SilentGateway| one.config.as_deref().is_none_or(|config| is_same(config, file));
         let mut unasked: Vec<String> =
             silent.into_iter().filter(may_be_of).map(|gateway| gateway.why).collect();
         let mut gateways = Vec::new();
-        for (gateway, id, waiting) in join_all(asked).await {
+        for (gateway, waiting) in join_all(asked).await {
             match waiting {
-                Ok(waiting) => gateways.push((id, waiting)),
-                Err(why) => unasked.push(format!("process {}: {why:#}", gateway["pid"])),
+                Ok(waiting) => gateways.push((gateway.id.clone(), waiting)),
+                Err(why) => unasked.push(format!("process {}: {why:#}", gateway.pid)),
             }
         }
         Some(Self { neighbours, gateways, unasked })
@@ -65,35 +66,35 @@ impl OtherGateways {
     }
 
     /// Returns the questions that clients have put in their chats, each with its `token`.
-    pub(super) fn in_chats(&self) -> impl Iterator<Item = &Value> {
-        self.listed("client_questions").map(|(_, question)| question)
+    pub(super) fn in_chats(&self) -> impl Iterator<Item = &ClientQuestion> {
+        self.gateways.iter().flat_map(|(_, waiting)| &waiting.client_questions)
     }
 
     /// Returns the questions of servers that wait on the page.
-    pub(super) fn on_pages(&self) -> impl Iterator<Item = &Value> {
-        self.listed("questions").map(|(_, question)| question)
-    }
-
-    /// Returns what is in a list of the gateways, each with the id of its gateway.
-    fn listed(&self, list: &'static str) -> impl Iterator<Item = (&String, &Value)> {
-        let listed = self.gateways.iter().map(move |(id, waiting)| (id, waiting[list].as_array()));
-        listed.flat_map(|(id, all)| all.into_iter().flatten().map(move |one| (id, one)))
+    pub(super) fn on_pages(&self) -> impl Iterator<Item = &PageQuestion> {
+        self.gateways.iter().flat_map(|(_, waiting)| &waiting.questions)
     }
 
     /// Returns how many definitions of servers wait to be trusted.
     pub(super) fn definitions(&self) -> u64 {
-        self.gateways.iter().filter_map(|(_, waiting)| waiting["total"].as_u64()).max().unwrap_or(0)
+        self.gateways.iter().map(|(_, waiting)| waiting.total as u64).max().unwrap_or(0)
     }
 
     /// Returns the question with this token.
-    pub(super) fn question(&self, token: &str) -> Option<&Value> {
-        self.in_chats().find(|question| question["token"] == token)
+    pub(super) fn question(&self, token: &str) -> Option<&ClientQuestion> {
+        self.in_chats().find(|question| question.token == token)
     }
 
     /// Answers the question with this token.
     pub(super) async fn answer(&self, token: &str, said: &Value) -> anyhow::Result<()> {
-        let asked = self.listed("client_questions").find(|(_, question)| question["token"] == token);
-        let (id, _) = asked.ok_or_else(|| anyhow::anyhow!("this question is no longer open"))?;
+        let has_it = |waiting: &WaitingForUser| {
+            waiting.client_questions.iter().any(|question| question.token == token)
+        };
+        let (id, _) = self
+            .gateways
+            .iter()
+            .find(|(_, waiting)| has_it(waiting))
+            .ok_or_else(|| anyhow::anyhow!("this question is no longer open"))?;
         self.neighbours.answer(id, token, said).await
     }
 }

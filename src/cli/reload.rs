@@ -2,12 +2,14 @@
 
 use std::{path::Path, time::Duration};
 
+use nonet_api::notice::{Notice, WorldChanges};
 use nonet_config::{self as config, shell};
 use nonet_store::{
     self as store,
     reloads::{ReloadAnswer, ReloadDesk, ReloadRequest},
     trusted_files::TrustedFiles,
 };
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -52,7 +54,7 @@ pub(super) async fn run(accept: bool, as_json: bool, config: Option<&Path>) -> a
     if as_json {
         let all: Vec<Value> =
             answers.iter().map(|answer| json!({ "pid": answer.pid, "outcome": answer.outcome })).collect();
-        show::whole(&json!({ "file": file, "gateways": all }));
+        show::whole(&json!({ "file": file, "gateways": all }))?;
     } else if answers.is_empty() {
         say!("No gateway is running for {}.", file.display());
     } else {
@@ -97,28 +99,36 @@ async fn answers(desk: &ReloadDesk, request: &ReloadRequest, before: Vec<ReloadA
 }
 
 fn tell(answer: &ReloadAnswer, file: &Path) {
-    let outcome = &answer.outcome;
-    let names = |key: &str| {
-        let names = outcome[key].as_array()?.iter().filter_map(Value::as_str);
-        let names: Vec<&str> = names.collect();
-        (!names.is_empty()).then(|| format!("{} {}", key.replace('_', " "), names.join(", ")))
-    };
-    let said = match outcome["kind"].as_str() {
-        Some("config_changed") => {
-            let done = ["started", "restarted", "stopped", "changed", "needs_restart"];
-            let done: Vec<String> = done.into_iter().filter_map(names).collect();
-            if done.is_empty() { "applied".into() } else { done.join("; ") }
-        }
-        Some("config_unchanged") => "nothing changed".into(),
-        _ => outcome["message"].as_str().unwrap_or("it gave no reason").to_string(),
+    let notice = Notice::deserialize(&answer.outcome);
+    let said = match &notice {
+        Ok(Notice::ConfigChanged { changes, .. }) => changed(changes),
+        Ok(Notice::ConfigUnchanged) => "nothing changed".into(),
+        _ => answer.outcome["message"].as_str().unwrap_or("it gave no reason").to_string(),
     };
     say!("Process {}: {said}", answer.pid);
-    for fault in outcome["faults"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        say!("  {fault}");
+    match notice {
+        Ok(Notice::ConfigChanged { faults, .. }) => faults.iter().for_each(|fault| say!("  {fault}")),
+        Ok(Notice::ConfigRefused { .. }) => {
+            say!("  If this is intended, run `{}`.", shell::nonet("reload --accept", file));
+        }
+        _ => {}
     }
-    if outcome["kind"] == "config_refused" {
-        say!("  If this is intended, run `{}`.", shell::nonet("reload --accept", file));
-    }
+}
+
+/// Says what a reload changed.
+fn changed(changes: &WorldChanges) -> String {
+    let WorldChanges { started, restarted, stopped, changed, needs_restart } = changes;
+    let needs_restart: Vec<String> = needs_restart.iter().map(ToString::to_string).collect();
+    let lists = [
+        ("started", started),
+        ("restarted", restarted),
+        ("stopped", stopped),
+        ("changed", changed),
+        ("needs restart", &needs_restart),
+    ];
+    let done = lists.into_iter().filter(|(_, names)| !names.is_empty());
+    let done: Vec<String> = done.map(|(what, names)| format!("{what} {}", names.join(", "))).collect();
+    if done.is_empty() { "applied".into() } else { done.join("; ") }
 }
 
 /// Prints which gateways refuse the file as it is.

@@ -2,22 +2,21 @@
 
 use std::{borrow::Cow, io::IsTerminal, sync::Arc, time::Duration};
 
+use anyhow::Context;
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
+use nonet_api::{
+    fault::{Fault, FaultCode, NextStep},
+    notice::{FoundInAnswer, NextPage, Notice},
+};
 use nonet_base::{json::take_member, text};
-use nonet_config::shell;
 use nonet_core::Gateway;
-use nonet_servers::{
-    catalog::APPS,
-    downstream::{ConnectionState, Remedy, likely_cause},
-};
-use nonet_text::{
-    fault::{Fault, FaultCode},
-    results::{is_error, is_fault, is_notices, text_of},
-};
+use nonet_servers::downstream::{ConnectionState, Remedy, likely_cause};
+use nonet_text::results::{is_error, is_fault, is_notices, text_of};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, found, signal::stopped, table};
+use super::{FAILED, OK, ask::InquiryAnswer, found, signal::stopped, table};
 pub(super) use super::{
     failure::{brief, failure, missing_variables},
     fitting::fitted,
@@ -216,25 +215,36 @@ pub(super) struct OutputStyle {
     pub verbose: bool,
 }
 
-/// Prints an answer as JSON or as a table. Returns the exit code. A fault is `{code, message, ...}`.
+/// Reads an answer of a gateway, which may be another version of Nonet.
+pub(super) fn read<T: DeserializeOwned>(answer: &Value) -> anyhow::Result<T> {
+    T::deserialize(answer).context(
+        "the running gateway answers in another form: it may be a different version; run `nonet restart`",
+    )
+}
+
+/// Prints an answer as JSON or as a table. Returns the exit code.
 pub(super) fn answer(
-    answer: Result<Value, Value>,
+    answer: InquiryAnswer,
     manner: OutputStyle,
-    table: fn(&Value),
+    table: fn(&Value) -> anyhow::Result<()>,
 ) -> anyhow::Result<u8> {
     match answer {
         Ok(answer) if manner.json => raw!("{}", serde_json::to_string_pretty(&answer)?),
-        Ok(answer) => table(&answer),
+        Ok(answer) => table(&answer)?,
         Err(fault) => {
-            if manner.json {
-                raw!("{}", serde_json::to_string_pretty(&json!({ "error": fault }))?);
-            } else {
-                print_fault(&fault, manner.verbose);
-            }
+            tell_fault(&fault, manner);
             return Ok(FAILED);
         }
     }
     Ok(OK)
+}
+
+/// Prints a fault as a sentence, or as JSON.
+pub(super) fn tell_fault(fault: &Fault, manner: OutputStyle) {
+    match manner.json {
+        true => raw(&format!("{:#}", fault.to_value())),
+        false => print_fault(fault, manner.verbose),
+    }
 }
 
 /// Prints why a command fails: as a sentence on stderr, or with `--json` as a fault on stdout.
@@ -245,16 +255,11 @@ pub(super) fn refuse(code: FaultCode, message: impl std::fmt::Display, as_json: 
     }
 }
 
-/// Converts a fault to the object used in answers.
-pub(super) fn fault_value(fault: &Fault) -> Value {
-    fault.to_value()["error"].take()
-}
-
 /// Prints a fault as a sentence, with suggestions and a command to copy.
-fn print_fault(fault: &Value, verbose: bool) {
-    let message = field(fault, "message");
+fn print_fault(fault: &Fault, verbose: bool) {
+    let message = &fault.message;
     // What the user approves or trusts with a command is printed in full.
-    if fault["code"] == "needs_approval" && !verbose && !message.contains("`nonet ") {
+    if fault.code == FaultCode::NeedsApproval && !verbose && !message.contains("`nonet ") {
         // The rest instructs models.
         let what = message.split(" Ask the user").next().unwrap_or(message);
         let instead = match what.split('`').nth(1) {
@@ -269,53 +274,29 @@ fn print_fault(fault: &Value, verbose: bool) {
         complain(format_args!("{what} {why}: {instead}"));
         return;
     }
-    let message = for_people(message);
-    complain(if verbose { message.clone() } else { brief(&message).into_owned() });
+    complain(if verbose { message.into() } else { brief(message) });
     // A fault that is not retryable, as for a left-out server, already gives its cause.
-    let is_down = fault["code"] == "server_down" && fault["retryable"] != false;
-    if let Some(cause) = likely_cause(&message).filter(|_| is_down) {
+    let is_down = fault.code == FaultCode::ServerDown && fault.retryable;
+    if let Some(cause) = likely_cause(message).filter(|_| is_down) {
         eprintln!("  {cause}");
     }
-    let meant = fault["did_you_mean"].as_array().into_iter().flatten();
-    let meant: Vec<&str> = meant.filter_map(Value::as_str).collect();
-    if !meant.is_empty() {
-        eprintln!("  did you mean: {}", meant.join(", "));
+    if !fault.did_you_mean.is_empty() {
+        eprintln!("  did you mean: {}", fault.did_you_mean.join(", "));
     }
-    if fault["code"] == "rate_limited"
-        && let Some(wait) = fault["retry_after_ms"].as_u64()
-    {
+    if let (FaultCode::RateLimited, Some(wait)) = (fault.code, fault.retry_after_ms) {
         eprintln!("  try again in {}", age(Duration::from_secs(wait.div_ceil(1000))));
     }
-    if let Some(command) = command_of(&fault["details"]["corrected_call"]) {
+    let corrected = fault.details.as_ref().and_then(|details| details.get("corrected_call"));
+    let corrected = corrected.and_then(|call| NextStep::deserialize(call).ok());
+    if let Some(command) = corrected.and_then(|call| call.command()) {
         eprintln!("  such as: {command}");
     }
 }
 
-/// Returns the command for a call of a tool or an app.
-fn command_of(call: &Value) -> Option<String> {
-    let arguments = &call["arguments"];
-    let (name, params) = match field(call, "tool") {
-        "execute_tool" => (field(arguments, "name").to_owned(), &arguments["params"]),
-        "call_app" => (format!("{APPS}.{}", field(arguments, "app_id")), &arguments["input"]),
-        _ => return None,
-    };
-    Some(format!("nonet call {} {}", shell::word(&name), shell::word(&params.to_string())))
-}
-
-/// Converts advice for models: replaces meta-tools with commands.
-pub(super) fn for_people(text: &str) -> String {
-    text.replace(", or browse_category.", ", or see `nonet tools`.")
-        .replace(", or call list_categories.", ", or see `nonet tools`.")
-        .replace("; list_categories has all of them.", "; `nonet search \"\"` shows all of them.")
-}
-
-pub(super) fn field<'a>(value: &'a Value, key: &str) -> &'a str {
-    value.get(key).and_then(Value::as_str).unwrap_or_default()
-}
-
 /// Prints everything about a tool, as JSON.
-pub(super) fn whole(answer: &Value) {
-    raw(&for_terminal(&serde_json::to_string_pretty(answer).unwrap_or_default()));
+pub(super) fn whole<T: Serialize>(answer: &T) -> anyhow::Result<()> {
+    raw(&for_terminal(&serde_json::to_string_pretty(answer)?));
+    Ok(())
 }
 
 /// Makes a server's text safe for a terminal. A pipe gets it unchanged.
@@ -324,10 +305,10 @@ fn for_terminal(text: &str) -> Cow<'_, str> {
 }
 
 /// Prints the result of a call: its text, or everything as JSON. Returns the exit code.
-pub(super) fn result(result: Result<Value, Value>, manner: OutputStyle) -> anyhow::Result<u8> {
+pub(super) fn result(result: InquiryAnswer, manner: OutputStyle) -> anyhow::Result<u8> {
     let mut result = match result {
         Ok(result) => result,
-        Err(fault) => return answer(Err(fault), manner, whole),
+        Err(fault) => return answer(Err(fault), manner, whole::<Value>),
     };
     let notices = take_notices(&mut result);
     if !manner.json {
@@ -339,7 +320,7 @@ pub(super) fn result(result: Result<Value, Value>, manner: OutputStyle) -> anyho
         }
     }
     if let Some(fault) = fault_in(&result) {
-        return answer(Err(fault), manner, whole);
+        return answer(Err(fault), manner, whole::<Value>);
     }
     if manner.json
         && let Some(content) = result.get_mut("content").and_then(Value::as_array_mut)
@@ -349,7 +330,7 @@ pub(super) fn result(result: Result<Value, Value>, manner: OutputStyle) -> anyho
     let failed = is_error(&result);
     let text = text_of(&result);
     if manner.json || !failed && text.is_empty() {
-        whole(&result);
+        whole(&result)?;
     } else if failed {
         complain(text);
     } else {
@@ -375,46 +356,36 @@ fn take_notices(result: &mut Value) -> Vec<Value> {
 
 /// Formats a notice as a sentence, or as compact JSON if it has none.
 fn notice_text(notice: &Value) -> String {
-    let list = |key: &str| {
-        let items = notice[key].as_array().into_iter().flatten();
-        items.filter_map(Value::as_str).collect::<Vec<_>>()
-    };
-    match field(notice, "kind") {
-        "params_repaired" => list("changes").join("; "),
-        "secrets_found" => {
-            let found = notice["found"].as_array().into_iter().flatten();
-            let found = found.map(|one| {
-                format!("{} in the {} ({})", field(one, "what"), field(one, "in"), field(one, "done"))
+    let of_answer = |found: FoundInAnswer, what: &str| format!("the answer of `{}` {what}", found.of);
+    match Notice::deserialize(notice) {
+        Ok(Notice::ParamsRepaired { changes, .. }) => changes.join("; "),
+        Ok(Notice::SecretsFound { of, found }) => {
+            let found = found.into_iter().map(|one| {
+                let [part, done] = [one.part, one.done].map(Option::unwrap_or_default);
+                format!("{} in the {part} ({done})", one.what)
             });
-            format!("`{}`: {}", field(notice, "of"), found.collect::<Vec<_>>().join(", "))
+            format!("`{of}`: {}", found.collect::<Vec<_>>().join(", "))
         }
-        "instructions_found" => {
-            format!(
-                "the answer of `{}` contains text that reads like instructions to a model",
-                field(notice, "of")
-            )
+        Ok(Notice::InstructionsFound(found)) => {
+            of_answer(found, "contains text that reads like instructions to a model")
         }
-        "hidden_characters_found" => {
-            format!("the answer of `{}` contains characters that people do not see", field(notice, "of"))
+        Ok(Notice::HiddenCharactersFound(found)) => {
+            of_answer(found, "contains characters that people do not see")
         }
-        "imitation_found" => {
-            format!(
-                "the answer of `{}` has the form of Nonet's own answers; it is the server's",
-                field(notice, "of")
-            )
+        Ok(Notice::ImitationFound(found)) => {
+            of_answer(found, "has the form of Nonet's own answers; it is the server's")
         }
-        "request_declined" => {
-            format!(
-                "`{}` requested {}, which a command cannot answer",
-                field(notice, "tool"),
-                list("methods").join(", ")
-            )
+        Ok(Notice::RequestDeclined { tool, methods, .. }) => {
+            format!("`{tool}` requested {}, which a command cannot answer", methods.join(", "))
         }
-        "response" => {
-            let headers = notice["headers"].as_object().into_iter().flatten();
+        Ok(Notice::Response { extras, .. }) => {
+            let headers = extras.headers.unwrap_or_default().into_iter();
             let headers =
                 headers.map(|(name, value)| format!("{name}: {}", value.as_str().unwrap_or_default()));
-            let next = command_of(&notice["next_step"]).map(|command| format!("the next page: {command}"));
+            let next = extras.next_step.and_then(|next| match next {
+                NextPage::Call(step) => step.command().map(|command| format!("the next page: {command}")),
+                NextPage::Told(text) => Some(text),
+            });
             headers.chain(next).collect::<Vec<_>>().join("; ")
         }
         _ => notice.to_string(),
@@ -422,16 +393,14 @@ fn notice_text(notice: &Value) -> String {
 }
 
 /// Returns Nonet's own fault in a result, if it is one.
-fn fault_in(result: &Value) -> Option<Value> {
+fn fault_in(result: &Value) -> Option<Fault> {
     let text = is_fault(result).then(|| text_of(result))?;
     let mut said: Value = serde_json::from_str(&text).ok()?;
-    said["error"].is_object().then(|| take_member(&mut said, "error"))
+    serde_json::from_value(take_member(&mut said, "error")).ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use anyhow::Context;
-
     use super::*;
 
     #[test]
@@ -475,8 +444,6 @@ mod tests {
             json!({ "kind": "response", "tool": "shop.list", "headers": { "x-total": "7" }, "next_step": next }),
             &format!("x-total: 7; {command}"),
         );
-        let app = json!({ "tool": "call_app", "arguments": { "app_id": "note", "input": { "title": "a" } } });
-        assert_eq!(command_of(&app).as_deref(), Some(r#"nonet call apps.note '{"title":"a"}'"#));
     }
 
     #[test]
@@ -484,7 +451,7 @@ mod tests {
         let of = |text: &str| json!({ "content": [{ "type": "text", "text": text }], "isError": true });
         let fault = Fault::new(nonet_text::fault::FaultCode::ServerDown, "`shop` is down: it ended");
         let seen = fault_in(&fault.to_result()).expect("it is one");
-        assert_eq!(seen["message"], "`shop` is down: it ended");
+        assert_eq!(seen.message, "`shop` is down: it ended");
         assert_eq!(fault_in(&of("out of order")), None);
         assert_eq!(fault_in(&of(r#"{"error": {"code": 7, "message": "the server's own"}}"#)), None);
     }

@@ -1,14 +1,18 @@
 //! `nonet status`: shows the running gateway, else the last lists of the servers.
 
-use std::{path::Path, time::Duration};
-
-use nonet_base::json::set_member;
-use nonet_core::{
-    inquiry::{CLIENT, Inquiry},
-    status::ServerStatus,
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
 };
-use nonet_text::fault::FaultCode;
-use serde_json::{Value, json};
+
+use nonet_api::{
+    fault::FaultCode,
+    page::GatewayAbout,
+    status::{Latency, ProcessStatus, ServeMode, ServerState, ServerStatus, SharedStore},
+};
+use nonet_core::inquiry::{CLIENT, Inquiry};
+use serde::Serialize;
+use serde_json::json;
 
 use super::{
     FAILED, OK, UNUSABLE,
@@ -25,8 +29,26 @@ use crate::bridge::RunningGateway;
 
 /// The interval between requests with `--follow`.
 const EVERY: Duration = Duration::from_secs(1);
-/// Members that change constantly; their changes are not reported.
-const RESTLESS: [&str; 4] = ["uptime_s", "latency", "mean_us", "listed_s"];
+/// What is known of the gateway of a servers.toml, and of the user's other gateways.
+#[derive(Clone, Default, PartialEq, Serialize)]
+struct StatusReport {
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    gateway: Option<ProcessStatus>,
+    running: bool,
+    /// The last lists, if no gateway is running.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    last: Option<LastLists>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gateways: Vec<GatewayAbout>,
+}
+
+/// What the servers had listed.
+#[derive(Clone, PartialEq, Serialize)]
+struct LastLists {
+    file: PathBuf,
+    servers: Vec<ServerStatus>,
+    disabled: Vec<String>,
+}
 
 /// How to show the status.
 pub(super) struct StatusArgs {
@@ -61,16 +83,13 @@ async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: StatusA
             Err(code) => return Ok(code),
         };
         if found.is_some() {
-            let gateways = elsewhere::gateways().await;
-            if !gateways.is_empty() {
-                set_member(&mut status, "gateways", gateways);
-            }
+            status.gateways = elsewhere::gateways().await;
         }
         let news = without_restless(&status);
         if before.as_ref() != Some(&news) {
             match (wanted.json, wanted.follow) {
-                (true, true) => show::raw(&status.to_string()),
-                (true, false) => show::whole(&status),
+                (true, true) => show::raw(&json!(status).to_string()),
+                (true, false) => show::whole(&status)?,
                 (false, _) => {
                     if before.is_some() {
                         say!("");
@@ -81,7 +100,7 @@ async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: StatusA
             before = Some(news);
         }
         if !wanted.follow {
-            return Ok(if status["running"] == true { OK } else { FAILED });
+            return Ok(if status.running { OK } else { FAILED });
         }
         tokio::time::sleep(EVERY).await;
     }
@@ -92,7 +111,7 @@ async fn ask_for_it(
     found: Option<&FoundFile>,
     profile: Option<String>,
     wanted: &StatusArgs,
-) -> anyhow::Result<Result<Value, u8>> {
+) -> anyhow::Result<Result<StatusReport, u8>> {
     let way = &wanted.way;
     let running = match found {
         None => {
@@ -105,14 +124,14 @@ async fn ask_for_it(
         },
     };
     match ask::inquire(running, &Inquiry::Status).await {
-        Ok(Ok(mut status)) => {
-            set_member(&mut status, "running", true);
-            Ok(Ok(status))
+        Ok(Ok(status)) => {
+            let gateway = Some(show::read(&status)?);
+            Ok(Ok(StatusReport { gateway, running: true, ..StatusReport::default() }))
         }
-        Ok(Err(fault)) => Ok(Err({
-            let manner = show::OutputStyle { json: wanted.json, verbose: way.verbose };
-            show::answer(Err(fault), manner, show::whole)?
-        })),
+        Ok(Err(fault)) => {
+            show::tell_fault(&fault, show::OutputStyle { json: wanted.json, verbose: way.verbose });
+            Ok(Err(FAILED))
+        }
         Err(AskFailure::Unanswered(error)) if error.is_unknown_method() => {
             let message = "the running gateway is a different version of Nonet: run `nonet restart`";
             show::refuse(FaultCode::UpstreamError, message, wanted.json);
@@ -123,7 +142,11 @@ async fn ask_for_it(
 }
 
 /// Returns the last lists of a configuration's servers without starting any; none if the configuration is unusable.
-fn last_known(found: &FoundFile, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<Value>> {
+fn last_known(
+    found: &FoundFile,
+    profile: Option<&str>,
+    as_json: bool,
+) -> anyhow::Result<Option<StatusReport>> {
     let Some(loaded) = usable(found, profile, as_json)? else { return Ok(None) };
     let left_out = loaded.config.left_out.clone();
     let disabled = loaded.config.servers.iter().filter(|(_, server)| !server.enabled);
@@ -138,196 +161,192 @@ fn last_known(found: &FoundFile, profile: Option<&str>, as_json: bool) -> anyhow
             listed_s: listed.map(|(age, _)| age.as_secs()),
             last_error,
             failed_s,
-            name,
-            ..ServerStatus::default()
+            ..ServerStatus::new(name)
         }
     });
-    let needing = left_out.iter().map(|(name, left_out)| ServerStatus::left_out(name, left_out));
+    let needing = left_out.iter().map(|(name, left_out)| ServerStatus {
+        state: Some(ServerState::NeedsConfig),
+        last_error: Some(left_out.why()),
+        ..ServerStatus::new(name.as_str().into())
+    });
     let servers: Vec<ServerStatus> = servers.chain(needing).collect();
     let file = std::path::absolute(&found.path).unwrap_or_else(|_| found.path.clone());
-    Ok(Some(json!({ "running": false, "file": file, "servers": servers, "disabled": disabled })))
+    Ok(Some(StatusReport { last: Some(LastLists { file, servers, disabled }), ..StatusReport::default() }))
 }
 
 /// Returns a status without its constantly changing members.
-fn without_restless(status: &Value) -> Value {
+fn without_restless(status: &StatusReport) -> StatusReport {
     let mut status = status.clone();
-    let calm = |value: &mut Value| {
-        if let Some(fields) = value.as_object_mut() {
-            fields.retain(|key, _| {
-                !RESTLESS.contains(&key.as_str()) && key != "elapsed_ms" && key != "failed_s"
-            });
-        }
+    let calm = |servers: &mut Vec<ServerStatus>| {
+        servers.iter_mut().for_each(|server| (server.listed_s, server.failed_s) = (None, None));
     };
-    for list in ["servers", "tasks", "gateways"] {
-        status.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().for_each(calm);
+    if let Some(ProcessStatus { gateway, process }) = &mut status.gateway {
+        (gateway.uptime_s, gateway.latency, gateway.mean_us) = (0, Latency::default(), None);
+        calm(&mut gateway.servers);
+        process.iter_mut().flat_map(|process| &mut process.tasks).for_each(|task| task.elapsed_ms = 0);
     }
-    calm(&mut status);
+    status.last.iter_mut().for_each(|last| calm(&mut last.servers));
+    status.gateways.iter_mut().for_each(|gateway| gateway.uptime_s = 0);
     status
 }
 
-fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
-}
-
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value[key].as_str().unwrap_or_default()
-}
-
-fn print(status: &Value, verbose: bool) {
-    let servers = || status["servers"].as_array().into_iter().flatten();
-    if status["running"] == true {
-        print_running(status);
-        let mut columns = vec!["SERVER", "STATE", "TOOLS", "PROTOCOL", "RESTARTS", "CALLS NOW"];
-        let has_places = servers().any(|server| server.get("runs_at").is_some());
-        columns.extend(has_places.then_some("RUNS AT"));
-        let mut table = show::plain_table(&columns);
-        for server in servers() {
-            let some = |key: &str| match number(&server[key]) {
-                0 => String::new(),
-                number => number.to_string(),
-            };
-            let mut row = vec![
-                text(server, "name").to_owned(),
-                state(text(server, "state")),
-                server["tools"].to_string(),
-                text(server, "version").to_owned(),
-                some("restarts"),
-                some("calls_running"),
-            ];
-            row.extend(has_places.then(|| text(server, "runs_at").to_owned()));
-            table.add_row(row);
-        }
-        say!("{table}");
-    } else {
-        say!("No shared gateway is running for {}.\n", text(status, "file"));
-        reload::tell_refused(Path::new(text(status, "file")));
-        let mut table = show::plain_table(&["SERVER", "TOOLS", "LISTED"]);
-        for server in servers() {
-            let listed = server["listed_s"].as_u64();
-            let listed = listed.map(|seconds| format!("{} ago", show::age(Duration::from_secs(seconds))));
-            let listed = match text(server, "state") {
-                "" => listed.unwrap_or_else(|| "never".into()),
-                needs => state(needs),
-            };
-            table.add_row([
-                text(server, "name").to_owned(),
-                server.get("tools").map(Value::to_string).unwrap_or_default(),
-                listed,
-            ]);
-        }
-        for name in status["disabled"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            table.add_row([name, "", "disabled"]);
-        }
-        say!("{table}");
+fn print(status: &StatusReport, verbose: bool) {
+    if let Some(running) = &status.gateway {
+        print_running(running);
+        print_servers(&running.gateway.servers);
+        running.gateway.servers.iter().for_each(|server| say_trouble(server, verbose));
     }
-    servers().for_each(|server| say_trouble(server, verbose));
+    if let Some(last) = &status.last {
+        print_last(last);
+        last.servers.iter().for_each(|server| say_trouble(server, verbose));
+    }
     print_others(status);
 }
 
+fn print_servers(servers: &[ServerStatus]) {
+    let mut columns = vec!["SERVER", "STATE", "TOOLS", "PROTOCOL", "RESTARTS", "CALLS NOW"];
+    let has_places = servers.iter().any(|server| server.runs_at.is_some());
+    columns.extend(has_places.then_some("RUNS AT"));
+    let mut table = show::plain_table(&columns);
+    let some = |number: u64| if number == 0 { String::new() } else { number.to_string() };
+    for server in servers {
+        let mut row = vec![
+            server.name.to_string(),
+            state(server.state),
+            server.tools.unwrap_or_default().to_string(),
+            server.version.clone().unwrap_or_default(),
+            some(server.restarts),
+            some(server.calls_running),
+        ];
+        row.extend(has_places.then(|| server.runs_at.clone().unwrap_or_default()));
+        table.add_row(row);
+    }
+    say!("{table}");
+}
+
+fn print_last(last: &LastLists) {
+    say!("No shared gateway is running for {}.\n", last.file.display());
+    reload::tell_refused(&last.file);
+    let mut table = show::plain_table(&["SERVER", "TOOLS", "LISTED"]);
+    for server in &last.servers {
+        let listed = || match server.listed_s {
+            Some(seconds) => format!("{} ago", show::age(Duration::from_secs(seconds))),
+            None => "never".into(),
+        };
+        table.add_row([
+            server.name.to_string(),
+            server.tools.map(|tools| tools.to_string()).unwrap_or_default(),
+            server.state.map_or_else(listed, |needs| state(Some(needs))),
+        ]);
+    }
+    for name in &last.disabled {
+        table.add_row([name.as_str(), "", "disabled"]);
+    }
+    say!("{table}");
+}
+
 /// Prints the user's other gateways, such as those that clients have started for themselves.
-fn print_others(status: &Value) {
-    let gateways = status["gateways"].as_array().into_iter().flatten();
-    let is_other = |gateway: &&Value| status["running"] != true || gateway["pid"] != status["pid"];
-    let others: Vec<&Value> = gateways.filter(is_other).collect();
+fn print_others(status: &StatusReport) {
+    let pid = status.gateway.as_ref().and_then(|running| Some(running.process.as_ref()?.pid));
+    let others: Vec<&GatewayAbout> =
+        status.gateways.iter().filter(|gateway| pid != Some(gateway.pid)).collect();
     if others.is_empty() {
         return;
     }
-    let title = if status["running"] == true { "Your other gateways" } else { "Your gateways" };
+    let title = if status.running { "Your other gateways" } else { "Your gateways" };
     say!("\n{title} (`nonet ui` shows them all):");
     let mut table =
         show::plain_table(&["PROCESS", "SERVES", "VERSION", "UP FOR", "CLIENTS", "CONFIGURATION"]);
     for gateway in others {
-        let clients = gateway["clients"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let version = match text(gateway, "version") {
+        let version = match &*gateway.version {
             version if version == env!("CARGO_PKG_VERSION") => version.into(),
             version => paint(WordStyle::Warn, version),
         };
         table.add_row([
-            gateway["pid"].to_string(),
-            text(gateway, "serves").to_owned(),
+            gateway.pid.to_string(),
+            gateway.serves.map_or("", ServeMode::as_str).to_owned(),
             version,
-            show::age(Duration::from_secs(number(&gateway["uptime_s"]))),
-            clients.collect::<Vec<_>>().join(", "),
-            text(gateway, "config").to_owned(),
+            show::age(Duration::from_secs(gateway.uptime_s)),
+            gateway.clients.join(", "),
+            gateway.config.display().to_string(),
         ]);
     }
     say!("{table}");
 }
 
 /// Prints the failure of a server in a status, if any.
-pub(super) fn say_trouble(server: &Value, verbose: bool) {
-    let name = text(server, "name");
-    match (text(server, "login"), text(server, "last_error")) {
-        ("", "") => {}
+pub(super) fn say_trouble(server: &ServerStatus, verbose: bool) {
+    let name = &server.name;
+    match (&server.login, &server.last_error) {
+        (None, None) => {}
+        (Some(login), _) => say!("{name}: requires sign-in: run `{login}`"),
         // A configuration fault already names its remedy.
-        ("", error) if server["state"] == "needs_config" => say!("{name}: {error}"),
-        ("", error) => say!("{name}: {}", show::failure(error, verbose)),
-        (login, _) => say!("{name}: requires sign-in: run `{login}`"),
+        (None, Some(error)) if server.state == Some(ServerState::NeedsConfig) => say!("{name}: {error}"),
+        (None, Some(error)) => say!("{name}: {}", show::failure(error, verbose)),
     }
 }
 
-fn print_running(status: &Value) {
-    let uptime = show::age(Duration::from_secs(number(&status["uptime_s"])));
-    let servers = status["servers"].as_array().map_or(0, Vec::len);
-    let process = status["pid"].as_u64().map(|pid| format!(", process {pid}")).unwrap_or_default();
+fn print_running(running: &ProcessStatus) {
+    let ProcessStatus { gateway: status, process } = running;
+    let uptime = show::age(Duration::from_secs(status.uptime_s));
+    let of_process = process.as_ref().map(|process| format!(", process {}", process.pid));
     say!(
-        "Nonet {}, up for {uptime}{process}: {}, {}",
-        text(status, "version"),
-        show::count(servers as u64, "server"),
-        show::count(number(&status["tools"]), "tool"),
+        "Nonet {}, up for {uptime}{}: {}, {}",
+        status.version,
+        of_process.unwrap_or_default(),
+        show::count(status.servers.len() as u64, "server"),
+        show::count(status.tools as u64, "tool"),
     );
-    let mut counts = Vec::new();
-    if let Some(clients) = status["clients"].as_u64() {
-        counts.push(show::count(clients, "client"));
-    }
-    counts.push(show::count(number(&status["calls"]), "call"));
-    counts.push(format!("{} of them failed", number(&status["failures"])));
-    counts.push(format!("{} running", show::count(number(&status["tasks_running"]), "task")));
-    say!("{}", counts.join(", "));
-    if let cluster @ Value::Object(_) = &status["cluster"] {
-        let (name, at) = (text(cluster, "name"), text(cluster, "at"));
-        say!("replica {name} of the cluster in Redis at {at}");
-        let others = cluster["replicas"].as_array().into_iter().flatten();
-        for other in others.filter(|other| text(other, "name") != name) {
-            let mut line = format!("  beside {} at {}", text(other, "name"), text(other, "address"));
-            if text(other, "version") != env!("CARGO_PKG_VERSION") {
-                line.push_str(&format!(", Nonet {}", text(other, "version")));
-            }
-            if other["leaving"] == true {
-                line.push_str(", stopping");
-            }
-            if other["other_config"] == true {
-                line.push_str(&format!(", {}", paint(WordStyle::Bad, "with a different configuration")));
-            }
-            say!("{line}");
-        }
-        match text(cluster, "trouble") {
-            "" => {}
-            trouble => say!("{}", paint(WordStyle::Bad, &format!("Redis {trouble}"))),
-        }
-    }
+    let clients = process.as_ref().map(|process| show::count(process.clients as u64, "client"));
+    let counts = [
+        show::count(status.calls, "call"),
+        format!("{} of them failed", status.failures),
+        format!("{} running", show::count(status.tasks_running as u64, "task")),
+    ];
+    say!("{}", clients.into_iter().chain(counts).collect::<Vec<_>>().join(", "));
+    status.cluster.iter().for_each(print_cluster);
     say!("");
-    let lost: Vec<&str> =
-        status["config_refused"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if !lost.is_empty() {
+    if let Some(lost) = &status.config_refused {
         let lost = lost.join("; ");
         say!(
             "{}: it loses {lost}. Run `nonet reload --accept` to accept it.\n",
             paint(WordStyle::Bad, "servers.toml is refused")
         );
     }
-    for task in status["tasks"].as_array().into_iter().flatten() {
-        let age = show::age(Duration::from_millis(number(&task["elapsed_ms"])));
-        say!("{} {} for {age}", text(task, "task_id"), text(task, "tool"));
+    for task in process.iter().flat_map(|process| &process.tasks) {
+        let age = show::age(Duration::from_millis(task.elapsed_ms));
+        say!("{} {} for {age}", task.task_id, task.tool);
+    }
+}
+
+fn print_cluster(cluster: &SharedStore) {
+    let SharedStore { name, at, .. } = cluster;
+    say!("replica {name} of the cluster in Redis at {at}");
+    for other in cluster.replicas.iter().flatten().filter(|other| other.name != *name) {
+        let mut line = format!("  beside {} at {}", other.name, other.address);
+        if other.version != env!("CARGO_PKG_VERSION") {
+            line.push_str(&format!(", Nonet {}", other.version));
+        }
+        if other.leaving {
+            line.push_str(", stopping");
+        }
+        if other.other_config {
+            line.push_str(&format!(", {}", paint(WordStyle::Bad, "with a different configuration")));
+        }
+        say!("{line}");
+    }
+    if let Some(trouble) = &cluster.trouble {
+        say!("{}", paint(WordStyle::Bad, &format!("Redis {trouble}")));
     }
 }
 
 /// Returns a server's state in its colour.
-pub(super) fn state(state: &str) -> String {
-    match state {
-        "ready" => paint(WordStyle::Good, state),
-        "down" | "auth_required" | "needs_config" => paint(WordStyle::Bad, state),
-        "" => String::new(),
-        other => paint(WordStyle::Warn, other),
-    }
+pub(super) fn state(state: Option<ServerState>) -> String {
+    let Some(state) = state else { return String::new() };
+    let style = match state {
+        ServerState::Ready => WordStyle::Good,
+        ServerState::Down | ServerState::AuthRequired | ServerState::NeedsConfig => WordStyle::Bad,
+        ServerState::Starting | ServerState::Stopped | ServerState::Held => WordStyle::Warn,
+    };
+    paint(style, state.as_str())
 }

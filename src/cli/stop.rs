@@ -32,7 +32,7 @@ mod unix {
         sys::signal::{Signal, kill},
         unistd::Pid,
     };
-    use serde_json::Value;
+    use nonet_api::status::{ProcessStatus, ProcessWork, ServeMode};
     use tokio::time::{Instant, sleep};
 
     use super::{
@@ -63,23 +63,25 @@ mod unix {
             return Ok(OK);
         };
         let status = match ask::inquire(running, &Inquiry::Status).await {
-            Ok(Ok(status)) => status,
-            Ok(Err(fault)) => anyhow::bail!("{}", show::field(&fault, "message")),
+            Ok(Ok(status)) => show::read::<ProcessStatus>(&status)?,
+            Ok(Err(fault)) => anyhow::bail!("{}", fault.message),
             Err(AskFailure::Stopped(code)) => return Ok(code),
             Err(AskFailure::Unanswered(error)) => {
                 anyhow::bail!("the gateway of {file} did not say which process it is: {error}")
             }
             Err(AskFailure::Denied) => return Ok(FAILED),
         };
-        let pid = status["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
-        let pid = pid.filter(|pid| *pid > 1).context("the gateway did not say which process it is")?;
-        if serves_http(&status, pid).await {
+        let ProcessStatus { gateway, process } = status;
+        let process = process.context("the gateway did not say which process it is")?;
+        let pid = i32::try_from(process.pid).ok().filter(|pid| *pid > 1);
+        let pid = pid.context("the gateway did not say which process it is")?;
+        if serves_http(&process).await {
             show::complain(format_args!(
                 "the gateway of {file} serves HTTP: end its process {pid} where it was started"
             ));
             return Ok(FAILED);
         }
-        let tasks = status["tasks_running"].as_u64().unwrap_or(0);
+        let tasks = gateway.tasks_running as u64;
         if tasks > 0 && !args.yes {
             show::complain(format_args!(
                 "{} would be cancelled; `nonet status` shows what runs. Add `--yes` to end the gateway nevertheless",
@@ -88,8 +90,8 @@ mod unix {
             return Ok(FAILED);
         }
         end(pid).await?;
-        say!("The gateway of {file} has ended (Nonet {}, process {pid}).", show::field(&status, "version"));
-        let clients = status["clients"].as_u64().unwrap_or(0);
+        say!("The gateway of {file} has ended (Nonet {}, process {pid}).", gateway.version);
+        let clients = process.clients;
         if !starts_again {
             if clients > 0 {
                 say!(
@@ -110,12 +112,12 @@ mod unix {
     }
 
     /// Whether the gateway serves HTTP, and was thus started by somebody. Versions before `serves` say it to the page only.
-    async fn serves_http(status: &Value, pid: i32) -> bool {
-        if let Some(serves) = status["serves"].as_str() {
-            return serves == "http";
+    async fn serves_http(process: &ProcessWork) -> bool {
+        if let Some(serves) = process.serves {
+            return serves == ServeMode::Http;
         }
         let gateways = elsewhere::gateways().await;
-        gateways.iter().any(|one| one["pid"] == pid && one["serves"] == "http")
+        gateways.iter().any(|one| one.pid == process.pid && one.serves == Some(ServeMode::Http))
     }
 
     /// Ends a process, and waits until it has ended.
@@ -139,13 +141,10 @@ mod unix {
             return show::complain("the gateway was started, but does not answer yet");
         };
         let status = match ask::inquire(running, &Inquiry::Status).await {
-            Ok(Ok(status)) => status,
-            _ => Value::Null,
+            Ok(Ok(status)) => show::read::<ProcessStatus>(&status).unwrap_or_default(),
+            _ => ProcessStatus::default(),
         };
-        say!(
-            "It runs again: Nonet {}, process {}.",
-            show::field(&status, "version"),
-            status["pid"].as_u64().unwrap_or(0)
-        );
+        let process = status.process.map_or(0, |process| process.pid);
+        say!("It runs again: Nonet {}, process {process}.", status.gateway.version);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
+use nonet_api::status::{ProcessStatus, ServerState, ServerStatus};
 use nonet_config::shell;
 use nonet_core::inquiry::Inquiry;
 use serde_json::{Value, json};
@@ -40,7 +41,7 @@ pub(super) enum ObservedState {
     /// The user interrupted the wait.
     Stopped(u8),
     /// The gateway has the server, in this state.
-    Present(Value),
+    Present(Box<ServerStatus>),
     /// The gateway no longer has the server.
     Absent,
 }
@@ -62,15 +63,15 @@ async fn watch(file: &Path, server: &str, wanted: ExpectedState) -> ObservedStat
             Ok(Err(_)) | Err(AskFailure::Unanswered(_) | AskFailure::Denied) => return ObservedState::Unseen,
             Err(AskFailure::Stopped(code)) => return ObservedState::Stopped(code),
         };
-        let servers = status["servers"].as_array().into_iter().flatten();
-        let seen = servers.into_iter().find(|known| known["name"] == server).cloned();
+        let Ok(status) = show::read::<ProcessStatus>(&status) else { return ObservedState::Unseen };
+        let seen = status.gateway.servers.into_iter().find(|known| *known.name == *server);
         let elapsed = began.elapsed();
         match (wanted, seen) {
             (ExpectedState::Absent, None) => return ObservedState::Absent,
             (ExpectedState::Present, Some(seen)) => {
-                let is_starting = seen["state"] == "starting" || seen["state"] == "stopped";
+                let is_starting = matches!(seen.state, Some(ServerState::Starting | ServerState::Stopped));
                 if !is_starting || elapsed > READ_LIMIT + START_LIMIT {
-                    return ObservedState::Present(seen);
+                    return ObservedState::Present(Box::new(seen));
                 }
             }
             _ if elapsed > READ_LIMIT => return ObservedState::Unseen,
@@ -86,7 +87,7 @@ impl ObservedState {
         match self {
             Self::Stopped(code) => *code,
             Self::Present(server)
-                if ["down", "needs_config"].iter().any(|state| server["state"] == *state) =>
+                if matches!(server.state, Some(ServerState::Down | ServerState::NeedsConfig)) =>
             {
                 FAILED
             }
@@ -106,17 +107,19 @@ impl ObservedState {
             Self::Stopped(_) => {}
             Self::Absent => say!("The running gateway no longer has `{server}`."),
             Self::Present(status) => {
-                let (state, error) = (show::field(status, "state"), show::field(status, "last_error"));
-                match state {
-                    "ready" => {
-                        let tools = show::count(status["tools"].as_u64().unwrap_or(0), "tool");
+                let error = status.last_error.as_deref().unwrap_or_default();
+                match status.state {
+                    Some(ServerState::Ready) => {
+                        let tools = show::count(status.tools.unwrap_or_default() as u64, "tool");
                         say!("The running gateway has `{server}`: ready, {tools}.");
                     }
-                    "auth_required" => {
+                    Some(ServerState::AuthRequired) => {
                         say!("The running gateway has `{server}`, which requires sign-in.")
                     }
-                    "starting" => say!("The running gateway has `{server}` and is still starting it."),
-                    "needs_config" => {
+                    Some(ServerState::Starting) => {
+                        say!("The running gateway has `{server}` and is still starting it.")
+                    }
+                    Some(ServerState::NeedsConfig) => {
                         show::complain(format_args!("the running gateway leaves `{server}` out: {error}"));
                     }
                     _ => show::complain(format_args!(

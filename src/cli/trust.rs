@@ -12,12 +12,13 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
+use nonet_api::question::DefinitionView;
 use nonet_base::clock::Clock;
 use nonet_config::shell;
 use nonet_core as gateway;
 use nonet_servers::pins::{Pins, WaitingPin, plain};
 use nonet_store::{self as store, Pin, Retention, Store};
-use serde_json::{Value, json};
+use serde_json::json;
 
 pub(super) use self::lock::run as lock;
 use super::{FAILED, OK, found, show};
@@ -136,8 +137,8 @@ fn list_or_trust(pins: &Pins, args: &TrustArgs, file: &Path) -> anyhow::Result<u
     Ok(OK)
 }
 
-fn all(pins: &[&WaitingPin]) -> Vec<Value> {
-    pins.iter().map(|one| one.to_json()).collect()
+fn all(pins: &[&WaitingPin]) -> Vec<DefinitionView> {
+    pins.iter().map(|one| one.view()).collect()
 }
 
 fn list(waiting: &[&WaitingPin], as_json: bool, file: &Path) {

@@ -17,8 +17,9 @@ use http::{
     request::Parts,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use nonet_api::status::ServeMode;
 use nonet_config::{Config, LimitSettings};
-use nonet_core::{Gateway, ServeMode};
+use nonet_core::Gateway;
 use nonet_parts::cluster::{Cluster, own_address};
 use nonet_peer::{
     headers::{self, AllowedSites},

@@ -4,6 +4,9 @@
 use std::path::Path;
 
 #[cfg(unix)]
+use nonet_api::page::ErrorAnswer;
+use nonet_api::{page::GatewayAbout, question::WaitingForUser};
+#[cfg(unix)]
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
@@ -31,21 +34,20 @@ impl Neighbours {
         Ok(Self { sockets: PageSockets::of(state)? })
     }
 
-    /// Returns what each says of itself: `id`, `pid`, `version`, `serves`, `config`, `clients`, `uptime_s`. Then those that say
-    /// nothing, such as those whose page is switched off.
-    pub async fn all(&self) -> (Vec<Value>, Vec<SilentGateway>) {
+    /// Returns what each says of itself. Then those that say nothing, such as those whose page is switched off.
+    pub async fn all(&self) -> (Vec<GatewayAbout>, Vec<SilentGateway>) {
         gateways::told(&self.sockets, "").await
     }
 
-    /// Returns what waits for the user in a gateway: `approvals`, `client_questions`, `questions`, `total` definitions.
+    /// Returns what waits for the user in a gateway.
     ///
     /// # Errors
     ///
     /// Why the gateway does not say it.
-    pub async fn waiting(&self, id: &str) -> anyhow::Result<Value> {
+    pub async fn waiting(&self, id: &str) -> anyhow::Result<WaitingForUser> {
         let (status, told) = gateways::ask(&self.sockets, id, "/ui/api/waiting", None).await?;
-        anyhow::ensure!(status.is_success(), "{}", told["error"]["message"].as_str().unwrap_or("it failed"));
-        Ok(told)
+        anyhow::ensure!(status.is_success(), "{}", why(told).unwrap_or_else(|| "it failed".into()));
+        Ok(serde_json::from_value(told)?)
     }
 
     /// Answers a question that a client of a gateway has put in its chat.
@@ -57,10 +59,16 @@ impl Neighbours {
         let path = format!("/ui/api/client-questions/{}", utf8_percent_encode(token, NON_ALPHANUMERIC));
         let body = serde_json::json!({ "answer": said });
         let (status, told) = gateways::ask(&self.sockets, id, &path, Some(&body)).await?;
-        let why = told["error"]["message"].as_str().unwrap_or("the gateway did not take the answer");
-        anyhow::ensure!(status.is_success(), "{why}");
+        let unknown = || "the gateway did not take the answer".into();
+        anyhow::ensure!(status.is_success(), "{}", why(told).unwrap_or_else(unknown));
         Ok(())
     }
+}
+
+/// Returns why a request failed.
+#[cfg(unix)]
+fn why(told: Value) -> Option<String> {
+    Some(serde_json::from_value::<ErrorAnswer>(told).ok()?.error.message)
 }
 
 #[cfg(not(unix))]
@@ -75,7 +83,7 @@ impl Neighbours {
     }
 
     /// Returns none.
-    pub async fn all(&self) -> (Vec<Value>, Vec<SilentGateway>) {
+    pub async fn all(&self) -> (Vec<GatewayAbout>, Vec<SilentGateway>) {
         (Vec::new(), Vec::new())
     }
 
@@ -84,7 +92,7 @@ impl Neighbours {
     /// # Errors
     ///
     /// Always.
-    pub async fn waiting(&self, _id: &str) -> anyhow::Result<Value> {
+    pub async fn waiting(&self, _id: &str) -> anyhow::Result<WaitingForUser> {
         anyhow::bail!("this system has no sockets of gateways yet")
     }
 

@@ -25,18 +25,27 @@ use axum::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use nonet_base::json::set_member;
-use nonet_config::{BearerToken, OnChange, UnusableEntry};
+use nonet_api::{
+    fault::Reader,
+    page::{
+        ConnectedClient, DecisionRequest, DefinitionSizes, ErrorAnswer, PageState, Readiness, SavingView,
+        TrustReport, TrustRequest,
+    },
+    question::{MarkedDefinition, WaitingForUser},
+    status::ServerState,
+    tools::SearchAnswer,
+};
+use nonet_config::{BearerToken, UnusableEntry};
 use nonet_core::{Gateway, SearchArguments};
 use nonet_meta as meta;
 use nonet_parts::{
-    approvals::{AnswerError, ApprovalDecision, UserVerdict, WaitingApproval},
+    approvals::{AnswerError, ApprovalDecision, WaitingApproval},
     metrics::{CONTENT_TYPE, ClusterNow, MetricsNow, ServerNow},
 };
-use nonet_servers::pins::{MarkedPlace, WaitingPin};
+use nonet_servers::pins::WaitingPin;
 use nonet_state::session::Caller;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -133,7 +142,7 @@ pub(super) fn of_user(gateway: &Arc<Gateway>, token: &str) -> Router {
             let mut response = match refusal {
                 Some(refusal) => refusal,
                 None if known => next.run(request).await,
-                None => answer(StatusCode::UNAUTHORIZED, &json!({ "error": { "message": REFUSED } })),
+                None => answer(StatusCode::UNAUTHORIZED, &ErrorAnswer::new(REFUSED)),
             };
             keep_private(response.headers_mut());
             response
@@ -179,8 +188,8 @@ fn keep_private(headers: &mut HeaderMap) {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
 }
 
-fn answer(status: StatusCode, value: &Value) -> Response {
-    let mut response = Response::new(Body::from(value.to_string()));
+fn answer(status: StatusCode, value: &impl Serialize) -> Response {
+    let mut response = Response::new(Body::from(json!(value).to_string()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
@@ -199,14 +208,11 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
     let leaving = gateway.keeping.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());
     let is_ready = starting.is_empty() && !leaving;
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let mut state = json!({ "ready": is_ready, "starting": starting });
-    if leaving {
-        state["stopping"] = json!(true);
-    }
+    let mut state = Readiness { ready: is_ready, starting, stopping: leaving, degraded: Vec::new() };
     if let Some(why) = gateway.keeping.cluster.as_ref().and_then(|cluster| cluster.replicas().trouble()) {
         // Names Redis, whose address a caller here need not know.
         tracing::debug!(why, "ready without the replicas' shared data");
-        state["degraded"] = json!(["redis"]);
+        state.degraded.push("redis".into());
     }
     answer(status, &state)
 }
@@ -220,10 +226,15 @@ async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -
     if let Some(refusal) = listen::refusal_of_proven(request.extensions()) {
         return refusal;
     }
-    let servers = gateway
-        .all_servers()
-        .into_iter()
-        .map(|server| (server.name, ServerNow { state: server.state, calls_running: server.calls_running }));
+    let servers = gateway.all_servers().into_iter().map(|server| {
+        (
+            server.name,
+            ServerNow {
+                state: server.state.map_or("", ServerState::as_str),
+                calls_running: server.calls_running,
+            },
+        )
+    });
     let saving = meta::saving(&gateway);
     let (sessions, notices_waiting) = gateway.sessions.counts();
     let kept = gateway.keeping.kept.counts().await.unwrap_or_default();
@@ -258,29 +269,31 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
     // From the first look on; until then, a gateway without a page records no calls.
     gateway.observing.calls.switch_on();
     gateway.look_at_definitions().await;
-    let mut state = gateway.live_status();
-    let saving = meta::saving(&gateway);
-    let spared = gateway.observing.metrics.spared(saving.0);
-    state["saving"] =
-        json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1, "spared": spared });
-    state["config"] = json!(gateway.servers.config().file);
-    state["pid"] = json!(std::process::id());
-    state["switched_off"] = json!(gateway.switched_off());
-    state["can_undo_setup"] = json!(gateway.setup_undo.lock().is_some());
+    let mut status = gateway.live_status();
     let config = gateway.servers.config();
-    for server in state["servers"].as_array_mut().into_iter().flatten() {
-        let name = server["name"].as_str().unwrap_or_default();
-        let missing = config.left_out.get(name).map(UnusableEntry::missing).unwrap_or_default();
-        if !missing.is_empty() {
-            set_member(server, "missing", missing.into_keys().collect::<Value>());
-        }
+    for server in &mut status.servers {
+        let missing = config.left_out.get(&*server.name).map(UnusableEntry::missing).unwrap_or_default();
+        server.missing = missing.into_keys().map(Into::into).collect();
     }
-    let clients = gateway.sessions.clients().into_iter();
-    let clients = clients.map(
-        |(session, client, profile)| json!({ "session": session, "client": client, "profile": profile }),
-    );
-    state["clients"] = json!(clients.take(100).collect::<Vec<_>>());
-    answer(StatusCode::OK, &state)
+    let (all, nine) = meta::saving(&gateway);
+    let clients = gateway.sessions.clients().into_iter().take(100);
+    let clients =
+        clients.map(|(session, client, profile)| ConnectedClient { session, client, profile }).collect();
+    answer(
+        StatusCode::OK,
+        &PageState {
+            status,
+            saving: SavingView {
+                sizes: DefinitionSizes { bytes_of_all_tools: all, bytes_of_the_nine: nine },
+                spared: gateway.observing.metrics.spared(all),
+            },
+            config: config.file.clone(),
+            pid: std::process::id(),
+            switched_off: gateway.switched_off(),
+            can_undo_setup: gateway.setup_undo.lock().is_some(),
+            clients,
+        },
+    )
 }
 
 #[derive(Deserialize)]
@@ -292,12 +305,12 @@ struct SearchQuery {
 
 async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<SearchQuery>) -> Response {
     if wanted.q.trim().is_empty() {
-        return answer(StatusCode::OK, &json!({ "results": [] }));
+        return answer(StatusCode::OK, &SearchAnswer::default());
     }
     let arguments = SearchArguments {
         query: wanted.q,
         limit: wanted.limit,
-        for_people: true,
+        reader: Reader::Shell,
         explain: true,
         ..SearchArguments::default()
     };
@@ -310,44 +323,33 @@ async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<Search
 /// Returns what waits for the user: approvals, definitions to trust, questions of clients and of the page's own calls.
 async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
     let approvals = match gateway.asking.approvals.waiting().await {
-        Ok(waiting) => waiting.iter().map(WaitingApproval::to_json).collect::<Vec<_>>(),
+        Ok(waiting) => waiting.iter().map(WaitingApproval::view).collect(),
         Err(error) => return failed(error),
     };
     match gateway.waiting_definitions(MOST_SHOWN).await {
         Ok((pins, total)) => {
-            let shown = |pin: &WaitingPin| {
-                let on_change = gateway.on_change_of(&pin.pin.server);
-                json!(ShownPin { pin: pin.to_json(), marked: &pin.marked, on_change })
+            let shown = |pin: WaitingPin| MarkedDefinition {
+                definition: pin.view(),
+                on_change: gateway.on_change_of(&pin.pin.server),
+                marked: pin.marked,
             };
-            let definitions: Vec<Value> = pins.iter().map(shown).collect();
             answer(
                 StatusCode::OK,
-                &json!({
-                    "approvals": approvals,
-                    "definitions": definitions,
-                    "total": total,
-                    "questions": gateway.asking.room.on_page(),
-                    "client_questions": gateway.asking.questions.open_ones(),
-                }),
+                &WaitingForUser {
+                    approvals,
+                    definitions: pins.into_iter().map(shown).collect(),
+                    total,
+                    questions: gateway.asking.room.on_page(),
+                    client_questions: gateway.asking.questions.open_ones(),
+                },
             )
         }
         Err(why) => failed(why),
     }
 }
 
-/// A definition that waits for trust.
-#[derive(Serialize)]
-struct ShownPin<'a> {
-    #[serde(flatten)]
-    pin: Value,
-    /// What differs, word by word.
-    marked: &'a [MarkedPlace],
-    /// What happens to calls until then.
-    on_change: OnChange,
-}
-
 fn failed(why: impl std::fmt::Display) -> Response {
-    answer(StatusCode::INTERNAL_SERVER_ERROR, &json!({ "error": { "message": why.to_string() } }))
+    answer(StatusCode::INTERNAL_SERVER_ERROR, &ErrorAnswer::new(why))
 }
 
 /// How many definitions the page shows at once.
@@ -372,13 +374,7 @@ async fn decide(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>, bod
 }
 
 fn unreadable(error: &serde_json::Error) -> Response {
-    answer(StatusCode::BAD_REQUEST, &json!({ "error": { "message": error.to_string() } }))
-}
-
-#[derive(Deserialize)]
-struct DecisionRequest {
-    decision: UserVerdict,
-    answer: Option<Value>,
+    answer(StatusCode::BAD_REQUEST, &ErrorAnswer::new(error))
 }
 
 /// The longest answer of a webhook, in bytes.
@@ -393,7 +389,7 @@ async fn answer_at(
     let limit = gateway.servers.config().limits.request_timeout;
     let body = axum::body::to_bytes(request.into_body(), MAX_SAID);
     let Ok(Ok(body)) = tokio::time::timeout(limit, body).await else {
-        let error = json!({ "error": { "message": "the answer did not arrive, or is too long" } });
+        let error = ErrorAnswer::new("the answer did not arrive, or is too long");
         return answer(StatusCode::REQUEST_TIMEOUT, &error);
     };
     let said = serde_json::from_slice(&body).unwrap_or_default();
@@ -409,7 +405,7 @@ fn refused(why: &AnswerError) -> Response {
         AnswerError::Unfit(_) => StatusCode::BAD_REQUEST,
         AnswerError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    answer(status, &json!({ "error": { "message": why.to_string() } }))
+    answer(status, &ErrorAnswer::new(why))
 }
 
 /// Trusts definitions as the page has shown them: each by its name and its hash.
@@ -435,20 +431,49 @@ async fn trust(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Response {
                 || json!({ "action": "trust", "definitions": wanted.len(), "trusted": trusted }),
             );
             let changed = wanted.len().saturating_sub(trusted);
-            answer(StatusCode::OK, &json!({ "trusted": trusted, "changed_meanwhile": changed }))
+            answer(StatusCode::OK, &TrustReport { trusted, changed_meanwhile: changed })
         }
         Err(why) => failed(why),
     }
-}
-
-#[derive(Deserialize)]
-struct TrustRequest {
-    name: String,
-    hash: String,
 }
 
 fn done() -> Response {
     let mut done = Response::new(Body::empty());
     *done.status_mut() = StatusCode::NO_CONTENT;
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use nonet_api::reference::ENDPOINTS;
+    use regex::Regex;
+
+    #[test]
+    fn every_route_is_described() {
+        let sources = [
+            include_str!("page.rs"),
+            include_str!("page/calls.rs"),
+            include_str!("page/clients.rs"),
+            include_str!("page/gateways.rs"),
+            include_str!("page/questions.rs"),
+            include_str!("page/servers.rs"),
+            include_str!("page/setup.rs"),
+            include_str!("page/tools.rs"),
+            include_str!("page/work.rs"),
+        ];
+        let route = Regex::new(r#"\.route\(\s*"(/ui/api/[^"]+)",\s*((?:\.?(?:get|post)\(\w+\))+)"#).unwrap();
+        let method = Regex::new(r"(get|post)\(").unwrap();
+        let mut routes = BTreeSet::new();
+        for source in sources {
+            for found in route.captures_iter(source) {
+                let methods = method.captures_iter(found.get(2).expect("its handlers").as_str());
+                routes.extend(methods.map(|of| (found[1].to_string(), of[1].to_uppercase())));
+            }
+        }
+        let described = ENDPOINTS.iter().filter(|one| one.path.starts_with("/ui/api/"));
+        let described = described.map(|one| (one.path.to_string(), one.method.to_string()));
+        assert_eq!(routes, described.collect());
+    }
 }

@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use nonet_core::{Gateway, ServeMode};
+use nonet_api::status::ServeMode;
+use nonet_core::Gateway;
 use nonet_peer::lines;
 use nonet_store::shared::{self, Hello, START_LIMIT, SharedOwner, Welcome};
 use tokio::net::{UnixListener, UnixStream};

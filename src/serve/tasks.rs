@@ -3,9 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use nonet_api::work::{TaskState, TaskSummary};
 use nonet_base::{clock::millis, json::set_member};
 use nonet_core::Gateway;
-use nonet_parts::jobs::{Job, TaskState, TaskSummary};
+use nonet_parts::jobs::Job;
 use nonet_state::session::Caller;
 use nonet_text::results::{is_fault, text_of};
 use rmcp::{
@@ -48,8 +49,8 @@ fn times(task: &TaskSummary) -> (String, String) {
 
 /// Returns the status message of a task.
 fn message(task: &TaskSummary) -> Option<String> {
-    if let Some(message) = task.message {
-        return Some(message.into());
+    if let Some(message) = &task.message {
+        return Some(message.to_string());
     }
     let progress = task.progress.as_ref()?;
     match (progress.get("message").and_then(Value::as_str), progress.get("ended"), progress.get("total")) {

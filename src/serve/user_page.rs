@@ -13,8 +13,9 @@ use std::{
 use axum::{body::Body, extract::Request, middleware::Next, response::Response};
 use http::StatusCode;
 use http_body_util::BodyExt;
+use nonet_api::status::ServeMode;
 use nonet_base::files;
-use nonet_core::{Gateway, ServeMode};
+use nonet_core::Gateway;
 use nonet_peer::headers::AllowedSites;
 use nonet_store::shared::{PageFiles, PageLink};
 use tokio::{

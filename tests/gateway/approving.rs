@@ -472,7 +472,7 @@ async fn a_no_in_a_graph_costs_the_calls_of_the_tool_only() {
     let inside = setup.open().await;
     let asked = inside.answer("run_parallel", graph).await;
     let no = json!({ "decision": "deny", "feedback": "pay Bob instead" });
-    let report = json_of(&inside.answer("ask_user", json!({ "token": asked["token"], "answer": no })).await);
+    let report = inside.answer("ask_user", json!({ "token": asked["token"], "answer": no })).await;
     assert_eq!((&report["succeeded"], &report["failed"]), (&json!(2), &json!(2)), "{report}");
     let error = &report["results"][2]["error"];
     assert_eq!(error["code"], "forbidden", "{report}");

@@ -10,7 +10,8 @@ use std::{
 };
 
 use nonet::serve::{self, HttpOptions, ServeAddress};
-use nonet_core::{Gateway, GatewayOptions, ServeMode};
+use nonet_api::status::ServeMode;
+use nonet_core::{Gateway, GatewayOptions};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;

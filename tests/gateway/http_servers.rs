@@ -1,5 +1,6 @@
 //! Servers behind a URL: streamable HTTP in both eras, and its failures.
 
+use nonet_api::status::ServerState;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle};
 
@@ -71,10 +72,11 @@ async fn a_server_that_is_not_there_is_told_with_the_cause() {
     let inside = Setup::new().server_of("web", &format!("url = 'http://{address}/mcp'")).open_at_once();
     eventually("the reason is known", async || {
         let status = inside.gateway.status(&Default::default());
-        let server = status["servers"].as_array()?.iter().find(|server| server["state"] == "down")?.clone();
-        let error = server["last_error"].as_str()?;
+        let server = status.servers.into_iter().find(|server| server.state == Some(ServerState::Down))?;
+        let error = server.last_error?;
         assert!(error.contains("Connection refused") && !error.contains("Client error"), "{error}");
-        assert!(server["likely_cause"].as_str()?.contains("Nothing listens"), "{server}");
+        let cause = server.likely_cause?;
+        assert!(cause.contains("Nothing listens"), "{cause}");
         Some(())
     })
     .await;

@@ -89,7 +89,7 @@ impl Inside {
     /// Waits until a server's tools or prompts are published.
     pub async fn until_listed(&self, server: &str) {
         eventually(&format!("`{server}` is listed"), async || {
-            let ready = self.gateway.servers.connections()[server].state().as_str() == "ready";
+            let ready = self.gateway.servers.connections()[server].state().shown().as_str() == "ready";
             (ready && self.gateway.publisher.snapshot().catalog.servers().contains_key(server)).then_some(())
         })
         .await;
@@ -140,7 +140,7 @@ impl Inside {
     /// Waits until a server is in this state.
     pub async fn until(&self, server: &str, state: &str) {
         eventually(&format!("`{server}` is {state}"), async || {
-            (self.gateway.servers.connections()[server].state().as_str() == state).then_some(())
+            (self.gateway.servers.connections()[server].state().shown().as_str() == state).then_some(())
         })
         .await;
     }

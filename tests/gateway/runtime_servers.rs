@@ -5,7 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nonet_parts::approvals::{ApprovalDecision, UserVerdict};
+use nonet_api::question::UserVerdict;
+use nonet_parts::approvals::ApprovalDecision;
 use nonet_state::session::Caller;
 use serde_json::{Value, json};
 

@@ -413,6 +413,15 @@ pub fn hex(bytes: &[u8]) -> String {
     digits
 }
 
+/// Quotes a word of a shell command if necessary.
+pub fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+,=".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.into(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -519,5 +528,15 @@ mod tests {
     fn bytes_have_two_digits_each() {
         assert_eq!(hex(&[]), "");
         assert_eq!(hex(&[0, 9, 0xab, 0xff]), "0009abff");
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_split_them() {
+        let check = |text: &str, expected: &str| assert_eq!(shell_word(text), expected);
+        check("files:read", "files:read");
+        check("/home/ann/servers.toml", "/home/ann/servers.toml");
+        check("My Files", "'My Files'");
+        check("it's; rm -rf $HOME", "'it'\\''s; rm -rf $HOME'");
+        check("", "''");
     }
 }

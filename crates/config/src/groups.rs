@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+use nonet_api::tools::{OnChange, Policy, Risk};
 use nonet_text::name::ServerName;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    AddressRange, BearerToken, Globs, OnInjection, OnLeak, Policy, Priorities, QuotaSettings, Rate, Secret,
+    AddressRange, BearerToken, Globs, OnInjection, OnLeak, Priorities, QuotaSettings, Rate, Secret,
     addresses,
     sandbox::{self, SandboxTable},
     schema::named,
@@ -115,19 +116,6 @@ pub struct GatewaySettings {
     pub rate: Option<Rate>,
     /// How many calls of servers' tools each bearer token may make.
     pub token_rate: Option<Rate>,
-}
-
-/// What happens when a server changes a definition that was trusted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum OnChange {
-    /// It is told, and the new definition counts.
-    #[default]
-    Tell,
-    /// It is told, the trusted definition is shown, and calls fail until the user trusts the new one (`nonet trust`).
-    Hold,
-    /// It is told, and the tool is hidden until the user trusts the new one.
-    Deny,
 }
 
 /// What happens when a server is seen for the first time.
@@ -381,18 +369,6 @@ impl PolicyRule {
         let rules = rules.filter(|(_, rule)| rule.risk.is_none_or(|from| risk >= from));
         rules.max_by_key(|(_, rule)| rule.policy).map(|(name, rule)| (rule.policy, name.as_str()))
     }
-}
-
-/// How much harm a tool can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Risk {
-    /// The tool only reads.
-    Low,
-    /// The tool changes things reversibly, or its server does not say.
-    Medium,
-    /// The tool can destroy.
-    High,
 }
 
 fn server_names(_: &mut SchemaGenerator) -> Schema {

@@ -62,11 +62,12 @@ pub use endpoints::Endpoint;
 pub use expand::ValueSources;
 pub use fault::{ConfigFault, ConfigNotFound, LoadError};
 pub use groups::{
-    ApprovalHook, ApproveBy, Category, GatewaySettings, NewServers, OnChange, Outlet, PolicyRule, Profile,
-    Risk, ToolInjection,
+    ApprovalHook, ApproveBy, Category, GatewaySettings, NewServers, Outlet, PolicyRule, Profile,
+    ToolInjection,
 };
 pub use left_out::UnusableEntry;
 pub use limits::LimitSettings;
+pub use nonet_api::tools::{OnChange, Policy, Risk};
 pub use one_server::toml_value;
 pub use one_server::{OneServer, server_of};
 pub use outline::{OutlineEntry, outline};
@@ -79,7 +80,7 @@ pub use rules::OF_REST;
 pub use sandbox::{HostPort, Network, SandboxSettings};
 pub use schema::schema;
 pub use servers::{
-    Expose, Grant, OAuth, OnInjection, OnLeak, Placement, Policy, ServerScope, ServerSettings, SetupCall,
+    Expose, Grant, OAuth, OnInjection, OnLeak, Placement, ServerScope, ServerSettings, SetupCall,
     ToolOverride, Transport,
 };
 pub use values::{BearerToken, Globs, Priorities, Secret};

@@ -5,13 +5,14 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+use nonet_api::tools::{OnChange, Policy, Risk};
 use nonet_wire::Limits;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
-    ApproveBy, Globs, OnChange, Rate, RestSettings, Risk, Secret,
+    ApproveBy, Globs, Rate, RestSettings, Secret,
     paths::Paths,
     sandbox::{self, SandboxSettings, SandboxTable},
     schema::{named, with_keys},
@@ -298,18 +299,6 @@ pub struct ToolOverride {
     pub parallel: Option<bool>,
     /// How many calls of this tool may be made, within its server's `rate`.
     pub rate: Option<Rate>,
-}
-
-/// What happens when a tool is called, in order of strictness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Policy {
-    /// The call runs.
-    Allow,
-    /// The user is asked first.
-    Approve,
-    /// The call never runs.
-    Deny,
 }
 
 /// How many instances of a server run.

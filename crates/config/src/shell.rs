@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+pub use nonet_base::text::shell_word as word;
+
 /// Returns `nonet COMMAND` for a configuration, with its file unless it is the user's default file.
 pub fn nonet(command: &str, config: &Path) -> String {
     let config = std::path::absolute(config).unwrap_or_else(|_| config.into());
@@ -9,15 +11,6 @@ pub fn nonet(command: &str, config: &Path) -> String {
         return format!("nonet {command}");
     }
     format!("nonet --config {} {command}", word(&config.to_string_lossy()))
-}
-
-/// Quotes a word if necessary.
-pub fn word(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+,=".contains(c);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => text.into(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
 }
 
 /// Splits a command line into words, with quotes, and `\\` before a space, a quote or another `\\`. Expands
@@ -51,16 +44,6 @@ pub fn words(line: &str) -> Result<Vec<String>, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_quoted_where_a_shell_would_split_them() {
-        let check = |text: &str, expected: &str| assert_eq!(word(text), expected);
-        check("files:read", "files:read");
-        check("/home/ann/servers.toml", "/home/ann/servers.toml");
-        check("My Files", "'My Files'");
-        check("it's; rm -rf $HOME", "'it'\\''s; rm -rf $HOME'");
-        check("", "''");
-    }
 
     #[test]
     fn a_command_line_is_split_as_a_shell_splits_it() {

@@ -3,6 +3,11 @@
 //! Search cannot find their tools, so lists, searches with matching words and faults of calls name such
 //! servers together with the remedy.
 
+use nonet_api::{
+    notice::Notice,
+    status::{ServerState, ServerStatus},
+    tools::CategoryLine,
+};
 use nonet_base::text::clip;
 use nonet_config::{UnusableEntry, shell};
 use nonet_search::outcomes;
@@ -14,14 +19,14 @@ use nonet_text::{
     fault::{Fault, FaultCode},
     name,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Gateway, apps::unknown_app, builtin, status::ServerStatus};
+use super::{Gateway, apps::unknown_app, builtin};
 use crate::gate::Gate;
 use nonet_state::{faults::not_ready, session::Session};
 
-/// The state of a left-out server.
-pub const NEEDS_CONFIG: &str = "needs_config";
+/// What the notice about left-out servers advises.
+const LEFT_OUT: &str = "These servers cannot be used until the user corrects their entries. Nonet reloads the changed file at once.";
 /// How many servers a search names.
 const NAMED: usize = 2;
 /// The longest reason in a search hint, in characters.
@@ -36,12 +41,11 @@ impl Gateway {
             return;
         }
         let faults = config.left_out.values().flat_map(|left_out| &left_out.faults);
-        session.notify(json!({
-            "kind": "servers_left_out",
-            "servers": config.left_out.keys().collect::<Vec<_>>(),
-            "faults": faults.map(ToString::to_string).collect::<Vec<_>>(),
-            "hint": "These servers cannot be used until the user corrects their entries. Nonet reloads the changed file at once.",
-        }));
+        session.notify(Notice::ServersLeftOut {
+            servers: config.left_out.keys().cloned().collect(),
+            faults: faults.map(ToString::to_string).collect(),
+            hint: LEFT_OUT.into(),
+        });
     }
 }
 
@@ -53,8 +57,12 @@ impl Gate {
 
     /// Returns the left-out servers as `gateway.status` shows them.
     pub(super) fn left_out_status(&self) -> impl Iterator<Item = ServerStatus> {
-        self.left_out()
-            .map(|(name, left_out)| ServerStatus { tools: Some(0), ..ServerStatus::left_out(name, left_out) })
+        self.left_out().map(|(name, left_out)| ServerStatus {
+            state: Some(ServerState::NeedsConfig),
+            tools: Some(0),
+            last_error: Some(left_out.why()),
+            ..ServerStatus::new(name.as_str().into())
+        })
     }
 
     /// Explains how to add the first server; `None` if the configuration already offers a server, skills or apps.
@@ -74,18 +82,14 @@ impl Gate {
     }
 
     /// Returns the left-out servers as categories.
-    pub(super) fn left_out_categories(&self) -> Vec<Value> {
-        let entry = |(name, left_out): (&String, &UnusableEntry)| {
-            let mut category = json!({ "name": name });
-            if !left_out.description.is_empty() {
-                category["description"] = json!(clip(&left_out.description, super::discover::SUMMARY));
-            }
-            category["tool_count"] = json!(0);
-            category["state"] = json!(NEEDS_CONFIG);
-            category["hint"] = json!(left_out.why());
-            category
-        };
-        self.left_out().map(entry).collect()
+    pub(super) fn left_out_categories(&self) -> impl Iterator<Item = CategoryLine> {
+        self.left_out().map(|(name, left_out)| CategoryLine {
+            name: name.clone(),
+            description: clip(&left_out.description, super::discover::SUMMARY),
+            tool_count: 0,
+            state: Some(ServerState::NeedsConfig),
+            hint: Some(left_out.why()),
+        })
     }
 
     /// Explains an unknown tool that is switched off, or whose name starts with a server that was never reached.

@@ -6,11 +6,9 @@
 
 use std::time::Duration;
 
+use nonet_api::question::{Approver, UserVerdict, WebhookQuestion};
 use nonet_config::{ApprovalHook, ApproveBy, shell};
-use nonet_parts::{
-    approvals::{AnswerError, ApprovalDecision, ApprovalQuestion, UserVerdict, WaitingApproval},
-    audit::Approver,
-};
+use nonet_parts::approvals::{AnswerError, ApprovalDecision, ApprovalQuestion, WaitingApproval};
 use nonet_servers::catalog::Tool;
 use nonet_store::StoreError;
 use nonet_text::fault::{Fault, FaultCode};
@@ -194,11 +192,8 @@ impl Asking {
         hook: ApprovalHook,
         one: WaitingApproval,
     ) -> Result<Option<WaitingApproval>, Fault> {
-        let mut question = one.to_json();
-        question["kind"] = json!("approval");
-        if let Some(address) = self.http.get() {
-            question["answer_url"] = json!(format!("{address}/approve/{}", one.asked.address));
-        }
+        let answer_url = self.http.get().map(|address| format!("{address}/approve/{}", one.asked.address));
+        let question = json!(WebhookQuestion { approval: one.view(), kind: "approval".into(), answer_url });
         let (approvals, id) = (self.approvals.clone(), one.id().to_string());
         let asking = self.servers.life.tasks.spawn(async move {
             let answer = match outward::consult(&hook, &question).await {

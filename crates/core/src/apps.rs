@@ -13,6 +13,7 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
+use nonet_api::notice::Notice;
 use nonet_base::{clock::millis, text::clip};
 use nonet_config::{APPS_DEEP, App, AppKind, Config, Step, StepKind};
 use nonet_schema::{Schema, from_text};
@@ -253,8 +254,8 @@ impl Apps {
             None => (filled.value, Vec::new()),
         };
         if !changes.is_empty() {
-            let app = &arguments.app_id;
-            caller.session.notify(json!({ "kind": "input_repaired", "app": app, "changes": changes }));
+            let app = arguments.app_id.clone();
+            caller.session.notify(Notice::InputRepaired { app, skill: None, changes });
         }
         Ok(AppArguments { input, ..arguments })
     }
@@ -464,8 +465,8 @@ fn read_freely(caller: &Caller, id: &str, app: &App, input: Value) -> Value {
     let is_workflow = matches!(app.kind, AppKind::Workflow { .. }) && !text.trim().is_empty();
     match from_text(text).map(|(inner, _)| inner).filter(|inner| is_workflow && inner.is_object()) {
         Some(inner) => {
-            let changes = ["`input` was JSON in a string"];
-            caller.session.notify(json!({ "kind": "input_repaired", "app": id, "changes": changes }));
+            let changes = vec!["`input` was JSON in a string".into()];
+            caller.session.notify(Notice::InputRepaired { app: Some(id.to_string()), skill: None, changes });
             inner
         }
         None => input,
@@ -486,7 +487,7 @@ pub(super) fn read_input(caller: &Caller, id: &str, schema: &Value, input: Value
     let unknown = schema.unknown(&reading.params);
     changes.extend(unknown.iter().map(|key| format!("the app does not declare `{key}`")));
     if !changes.is_empty() {
-        caller.session.notify(json!({ "kind": "input_repaired", "app": id, "changes": changes }));
+        caller.session.notify(Notice::InputRepaired { app: Some(id.to_string()), skill: None, changes });
     }
     Ok(Value::Object(reading.params))
 }

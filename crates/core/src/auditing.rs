@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use nonet_api::status::AuditStatus;
 use nonet_base::text::clip;
 use nonet_config::{Config, Policy, Transport};
-use nonet_parts::audit::{Audit, AuditEntry, AuditStatus, AuditedCall, MaskRules, masked};
+use nonet_parts::audit::{Audit, AuditEntry, AuditedCall, MaskRules, masked};
 use nonet_servers::{catalog::Tool, policy::PolicyVerdict};
 use nonet_text::{
     fault::{Fault, FaultCode},

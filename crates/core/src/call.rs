@@ -14,6 +14,7 @@ use std::{
 };
 
 use futures::FutureExt;
+use nonet_api::notice::Notice;
 use nonet_config::select::{self, SelectError};
 use nonet_parts::quotas::Admission;
 use nonet_servers::{
@@ -25,6 +26,7 @@ use nonet_text::{
     name::meta_tool,
     results::{CallResult, is_question, json_len},
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 pub(crate) use self::{
@@ -153,7 +155,11 @@ impl Calls {
         let RecordedCall { tool, made, bytes_out, repaired, select, beside, .. } = ended;
         let mut notes: Vec<Value> = repair_note(&tool, &repaired).into_iter().chain(beside).collect();
         let (result, size, note) = self.filtered(own, made.result, bytes_out, select.as_deref()).await;
-        notes.extend(note.map(|note| json!({ "kind": "select_note", "tool": &*tool.full, "message": note })));
+        notes.extend(
+            note.map(|message| {
+                Value::from(Notice::SelectNote { tool: Some(tool.full.to_string()), message })
+            }),
+        );
         let mut spared = bytes_out.saturating_sub(size);
         notes.extend(declined_note(own, &tool));
         // A job keeps its whole result and shortens it on delivery.
@@ -194,8 +200,8 @@ impl Calls {
     ) -> CallResult {
         let size = json_len(&answer);
         let (answer, _, note) = self.filtered(caller, answer.into(), size, select).await;
-        if let Some(note) = note {
-            caller.session.notify(json!({ "kind": "select_note", "message": note }));
+        if let Some(message) = note {
+            caller.session.notify(Notice::SelectNote { tool: None, message });
         }
         handed_out(&self.keeping.kept, caller, answer, went_on).await
     }
@@ -282,6 +288,11 @@ pub fn text_result(text: String) -> Value {
     json!({ "content": [{ "type": "text", "text": text }] })
 }
 
+/// Builds a `CallToolResult` with an answer as its text.
+pub fn answer_of(answer: &impl Serialize) -> Value {
+    text_result(json!(answer).to_string())
+}
+
 /// Adds the intended call to the fault of a meta-tool that was called through `execute_tool`.
 fn with_the_call_meant(fault: Fault, name: &str, params: &Value) -> Fault {
     match meta_tool(name) {
@@ -311,11 +322,11 @@ fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
         Some(why) => format!("`{}` asked for this during the call, and Nonet declined: {why}.", tool.server),
         None => "The server asked for this during the call, and the client could not answer it.".into(),
     };
-    let methods: Vec<&str> = declined.iter().map(|one| one.method.as_str()).collect();
-    Some(json!({ "kind": "request_declined", "tool": &*tool.full, "methods": methods, "message": message }))
+    let methods = declined.iter().map(|one| one.method.clone()).collect();
+    Some(Notice::RequestDeclined { tool: tool.full.to_string(), methods, message }.into())
 }
 
 fn repair_note(tool: &Tool, repaired: &[String]) -> Option<Value> {
-    (!repaired.is_empty())
-        .then(|| json!({ "kind": "params_repaired", "tool": &*tool.full, "changes": repaired }))
+    let notice = || Notice::ParamsRepaired { tool: tool.full.to_string(), changes: repaired.to_vec() };
+    (!repaired.is_empty()).then(|| notice().into())
 }

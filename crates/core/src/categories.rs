@@ -5,13 +5,16 @@ use std::{
     sync::Arc,
 };
 
+use nonet_api::{
+    status::ServerState,
+    tools::{CategoryLine, CategoryList},
+};
 use nonet_base::text::clip_words;
 use nonet_servers::{
     catalog::{APPS, SKILLS, Tool},
     policy,
 };
 use nonet_text::name::words;
-use serde_json::{Value, json};
 
 use super::discover::SUMMARY;
 use crate::{find::Find, gate::Gate};
@@ -55,33 +58,23 @@ const STEM: usize = 4;
 
 impl Find {
     /// Implements the `list_categories` meta-tool.
-    pub async fn list_categories(&self, caller: &Caller) -> Value {
+    pub async fn list_categories(&self, caller: &Caller) -> CategoryList {
         self.calls.fresh_skills().await;
-        let mut categories = Gate::of(&self.publisher, &caller.session).categories();
-        self.add_work(caller, &mut categories).await;
-        categories
+        self.with_work(caller, Gate::of(&self.publisher, &caller.session).categories()).await
     }
 }
 
 impl Gate {
     /// Returns every category with its size and state. `total_tools` counts the tools of servers and of Nonet itself.
     /// Skills and apps are not tools, and a tool in a group counts only for its server.
-    pub fn categories(&self) -> Value {
+    pub fn categories(&self) -> CategoryList {
         let catalog = self.catalog();
         let seen = |full: &Arc<str>| catalog.get(full).is_some_and(|tool| self.allows(tool));
         let limited = self.is_limited();
         let mut total = 0;
         let mut categories = Vec::new();
-        let mut push = |name: &str, description: &str, count: usize, state: Option<&str>| {
-            let mut category = json!({ "name": name });
-            if !description.is_empty() {
-                category["description"] = json!(description);
-            }
-            category["tool_count"] = json!(count);
-            if let Some(state) = state {
-                category["state"] = json!(state);
-            }
-            categories.push(category);
+        let mut push = |name: &str, description: String, tool_count: usize, state: Option<ServerState>| {
+            categories.push(CategoryLine { name: name.into(), description, tool_count, state, hint: None });
         };
         let mut names: BTreeSet<&str> = self.servers().map(|(name, _)| &**name).collect();
         names.extend(self.world.connections.keys().map(|name| &**name));
@@ -108,8 +101,8 @@ impl Gate {
                 }
                 _ => description,
             };
-            let state = own.map(|connection| connection.state());
-            push(name, &clip_words(&description, SUMMARY), count, state.as_ref().map(|s| s.as_str()));
+            let state = own.map(|connection| connection.state().shown());
+            push(name, clip_words(&description, SUMMARY), count, state);
         }
         for (name, group) in &self.config().categories {
             let tools = catalog.visible().filter(|tool| policy::in_category(tool, group));
@@ -117,14 +110,18 @@ impl Gate {
             if limited && count == 0 {
                 continue;
             }
-            push(name, &group.description, count, None);
+            push(name, group.description.clone(), count, None);
         }
         categories.extend(self.left_out_categories());
-        let mut answer = json!({ "categories": categories, "total_tools": total });
-        if let Some(first) = self.first_server() {
-            answer["hint"] = json!(first);
+        CategoryList {
+            categories,
+            total_tools: total,
+            hint: self.first_server(),
+            goal: None,
+            open_tasks: Vec::new(),
+            open_tasks_total: None,
+            remembered_facts: 0,
         }
-        answer
     }
 }
 
@@ -159,6 +156,8 @@ fn sample(tools: &[&Arc<Tool>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use nonet_servers::catalog::{Catalog, CatalogSource, Listing};
 

@@ -2,6 +2,14 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
+use nonet_api::{
+    fault::{NextStep, Reader},
+    status::ServerState,
+    tools::{
+        Described, DescribedTool, Found, FoundMark, RankExplanation, SearchAnswer, TieBreak, ToolLine,
+        ToolPage, ToolState, ToolView,
+    },
+};
 use nonet_base::text::{MAX_NAME, clean, clip};
 use nonet_config::Risk;
 use nonet_search::{self as search, Boost, Boosts, Confidence, Hit, LearnedBoost, Query, SearchResult};
@@ -14,14 +22,10 @@ use nonet_text::{
     leaks::Finding,
     name::{RESERVED, nearest_in_meaning},
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{give_way, learn};
-use crate::{
-    find::Find,
-    gate::Gate,
-    ties::{TieBreak, Ties},
-};
+use crate::{find::Find, gate::Gate, ties::Ties};
 use nonet_state::{
     session::{Caller, Session},
     snapshot::{ProfileView, Snapshot},
@@ -92,9 +96,9 @@ pub struct SearchArguments {
     /// Limits the search to tools with one of these tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Whether people read the answer: each result has its score and everything of its detail.
+    /// Who reads the answer. For people, each result has its score and everything of its detail.
     #[serde(skip)]
-    pub for_people: bool,
+    pub reader: Reader,
     /// Whether to explain each result's rank; for the command line, not for models.
     #[serde(skip)]
     pub explain: bool,
@@ -135,7 +139,7 @@ fn lift(priority: f32) -> f32 {
 
 impl Find {
     /// Implements the `search_tools` meta-tool.
-    pub async fn search(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
+    pub async fn search(&self, caller: &Caller, arguments: SearchArguments) -> Result<Found, Fault> {
         let query = arguments.query.trim();
         if query.is_empty() {
             return self.without_query(caller, arguments).await;
@@ -187,12 +191,13 @@ impl Find {
             found.confidence = Confidence::Medium;
         }
         let detail = arguments.detail.unwrap_or_default();
-        let is_scored = arguments.for_people || detail == Detail::Full;
+        let is_for_people = arguments.reader == Reader::Shell;
+        let is_scored = is_for_people || detail == Detail::Full;
         // A search within one category, kind or tag lists its hits, and looks for nothing beside them.
         let is_limited = members.is_some() || arguments.kind.is_some() || !arguments.tags.is_empty();
         let is_unsure = !matches!(found.confidence, Confidence::High) && !is_limited;
         let whole = match found.confidence {
-            _ if arguments.detail.is_some() || arguments.for_people => usize::MAX,
+            _ if arguments.detail.is_some() || is_for_people => usize::MAX,
             Confidence::High => 1,
             _ if is_limited => usize::MAX,
             Confidence::Medium => WHOLE,
@@ -202,31 +207,26 @@ impl Find {
         for (hit, tool, twins) in shown(&gate, &view, &arguments, &found, is_unsure, &mut ties) {
             let detail = if results.len() < whole { detail } else { Detail::Name };
             let mut line = gate.line(tool, detail, SUMMARY, is_scored.then_some(hit.score));
-            if !twins.is_empty() {
-                line["also"] = json!(twins);
-            }
+            line.also = twins.into_iter().map(String::from).collect();
             if arguments.explain {
-                line["explain"] = explain(snapshot, &view, &request, &learned, ties.decided(hit), hit);
+                line.explain = Some(explain(snapshot, &view, &request, &learned, ties.decided(hit), hit));
             }
             results.push(line);
         }
-        let mut answer = json!({ "results": results, "confidence": found.confidence });
         self.observing.metrics.searched(began.elapsed());
         span.found(results.len(), found.total, found.confidence.as_str());
         let mut hint = self.hint(&gate, &request, &words, &found, &arguments);
-        if is_unsure && let Some(fact) = self.remembered(caller, query).await {
-            answer["remembered"] = fact;
+        let remembered = if is_unsure { self.remembered(caller, query).await } else { None };
+        if remembered.is_some() {
             let told = "A remembered fact may answer this: see `remembered`. gateway.recall finds others.";
             hint = Some(hint.map_or_else(|| told.into(), |hint| format!("{hint} {told}")));
         }
-        if let Some(hint) = hint {
-            answer["hint"] = json!(hint);
-        }
-        Ok(answer)
+        let confidence = Some(found.confidence);
+        Ok(Found::Hits(SearchAnswer { results, confidence, remembered, hint }))
     }
 
     /// Answers a search without words: the categories, or all tools that pass the filters.
-    async fn without_query(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
+    async fn without_query(&self, caller: &Caller, arguments: SearchArguments) -> Result<Found, Fault> {
         self.calls.fresh_skills().await;
         let gate = Gate::of(&self.publisher, &caller.session);
         let of_kind = || arguments.kind.and_then(EntryKind::category).map(String::from);
@@ -234,21 +234,23 @@ impl Find {
         let is_filtered = arguments.kind.is_some() || !arguments.tags.is_empty();
         let page = BrowseArguments { page_size: arguments.limit, ..BrowseArguments::default() };
         let wants = |tool: &Tool| arguments.wants(tool);
-        match category {
-            Some(category) => gate.browse_with_instructions(&BrowseArguments { category, ..page }, &wants),
-            None if is_filtered => Ok(gate.page((0..gate.snapshot.tools.len()).collect(), &page, &wants)),
-            None => {
-                let mut categories = gate.categories();
-                self.add_work(caller, &mut categories).await;
-                Ok(categories)
+        Ok(match category {
+            Some(category) => {
+                let page = BrowseArguments { category, ..page };
+                Found::Page(gate.browse_with_instructions(&page, arguments.reader, &wants)?)
             }
-        }
+            None if is_filtered => {
+                Found::Page(gate.page((0..gate.snapshot.tools.len()).collect(), &page, &wants))
+            }
+            None => Found::Categories(self.with_work(caller, gate.categories()).await),
+        })
     }
 
     /// Implements the `browse_category` meta-tool.
-    pub async fn browse(&self, caller: &Caller, arguments: &BrowseArguments) -> Result<Value, Fault> {
+    pub async fn browse(&self, caller: &Caller, arguments: &BrowseArguments) -> Result<ToolPage, Fault> {
         self.calls.fresh_skills().await;
-        Gate::of(&self.publisher, &caller.session).browse_with_instructions(arguments, &|_| true)
+        let gate = Gate::of(&self.publisher, &caller.session);
+        gate.browse_with_instructions(arguments, Reader::Model, &|_| true)
     }
 
     /// Returns hints about the search: few matches, missing vectors, servers still starting or absent.
@@ -266,13 +268,16 @@ impl Find {
         } else if found.hits.is_empty() {
             let category = arguments.category.as_deref().map(search::outcomes::words);
             hints.push(category.and_then(|words| gate.absent_hint(&words)).unwrap_or_else(|| {
-                "Nothing matches. Say what the tool should do in other words, name the product, or call list_categories.".into()
+                let all = NextStep::new("list_categories", json!({})).named(arguments.reader);
+                format!(
+                    "Nothing matches. Say what the tool should do in other words, name the product, or call {all}."
+                )
             }));
         } else if matches!(found.confidence, Confidence::None) {
-            hints.push(
-                "No connected server seems to do this. Try once more in other words, or browse_category."
-                    .into(),
-            );
+            let all = NextStep::new("browse_category", json!({})).named(arguments.reader);
+            hints.push(format!(
+                "No connected server seems to do this. Try once more in other words, or {all}."
+            ));
         }
         let indexing = *self.publisher.indexing().borrow();
         if !request.has_vectors()
@@ -299,7 +304,7 @@ impl Find {
     }
 
     /// Implements the `get_tool` meta-tool: one tool, or several, with a fault in place of each tool not found.
-    pub async fn describe(&self, caller: &Caller, names: &[String], many: bool) -> Result<Value, Fault> {
+    pub async fn describe(&self, caller: &Caller, names: &[String], many: bool) -> Result<Described, Fault> {
         if names.len() > MAX_NAMES {
             return Err(Fault::new(
                 FaultCode::InvalidParams,
@@ -316,86 +321,62 @@ impl Find {
                 .calls
                 .find_tool(caller, name)
                 .await
-                .map(|(gate, tool)| self.whole(caller, &gate, &tool));
+                .map(|(gate, tool)| Described::One(Box::new(self.whole(caller, &gate, &tool))));
         }
         let mut tools = Vec::new();
         for name in names {
             tools.push(match self.calls.find_tool(caller, name).await {
-                Ok((gate, tool)) => self.whole(caller, &gate, &tool),
-                Err(fault) => {
-                    let mut entry = fault.to_value();
-                    entry["name"] = json!(name);
-                    entry
-                }
+                Ok((gate, tool)) => DescribedTool::Tool(Box::new(self.whole(caller, &gate, &tool))),
+                Err(fault) => DescribedTool::Unknown { error: Box::new(fault), name: name.clone() },
             });
         }
-        Ok(json!({ "tools": tools }))
+        Ok(Described::Many { tools })
     }
 
     /// Describes one tool completely.
-    fn whole(&self, caller: &Caller, gate: &Gate, tool: &Tool) -> Value {
-        let mut out = Map::new();
-        let mut put = |key: &str, value: Value| {
-            let empty = match &value {
-                Value::Null => true,
-                Value::String(text) => text.is_empty(),
-                Value::Array(items) => items.is_empty(),
-                _ => false,
-            };
-            if !empty {
-                out.insert(key.into(), value);
-            }
-        };
+    fn whole(&self, caller: &Caller, gate: &Gate, tool: &Tool) -> ToolView {
         let field = |key: &str| tool.visible.get(key).cloned().unwrap_or_default();
-        put("name", json!(&*tool.full));
-        if tool.kind != EntryKind::Tool {
-            put("kind", json!(tool.kind));
-        }
-        put("title", json!(tool.title));
-        put("description", json!(tool.description));
-        put("input_schema", tool.schema.raw().clone());
-        put("output_schema", field("outputSchema"));
-        if tool.kind == EntryKind::Tool {
-            put("annotations", field("annotations"));
-        }
-        put("risk", json!(tool.risk));
-        put("category", json!(&*tool.server));
-        put("server", json!(tool.of));
-        put("aliases", json!(tool.aliases));
-        put("tags", tool.tags.iter().chain(&tool.search_tags).map(String::as_str).collect());
-        put(
-            "examples",
-            match tool.examples.as_slice() {
-                [] => tool.schema.raw().get("examples").cloned().unwrap_or_default(),
-                examples => examples.iter().map(|params| tool.call_with(params)).collect(),
-            },
-        );
-        put("version", json!(tool.version));
-        put("call", tool.call());
-        if matches!(gate.verdict(tool), PolicyVerdict::Approve(_)) {
-            put("policy", json!("approve: the user is asked before each call"));
-        }
-        if let Some(holder) = gate.catalog().clash(&tool.full) {
-            let call = &tool.full;
-            put("note", json!(format!("the bare name `{}` belongs to `{holder}`; call `{call}`", tool.name)));
-        }
-        if let Some(broken) = tool.schema.broken() {
-            put("warning", json!(format!("the schema cannot be used to check params: {broken}")));
-        }
-        put("state", json!(gate.state_of(tool).unwrap_or("ready")));
-        put("change", json!(self.calls.told_change(tool)));
+        let is_tool = tool.kind == EntryKind::Tool;
         // Skills and apps are left out, because their own meta-tools also run them and only calls of tools are counted.
         // A session's own server is left out, because nothing about it is kept and its name may have been another
         // server's.
-        if tool.kind == EntryKind::Tool && tool.session.is_none() {
-            let report = self.observing.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
-            if let Value::Object(figures) = json!(report) {
-                figures.into_iter().for_each(|(key, value)| put(&key, value));
-            }
+        let is_counted = is_tool && tool.session.is_none();
+        let report = || self.observing.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
+        let asks = matches!(gate.verdict(tool), PolicyVerdict::Approve(_));
+        let examples = match tool.examples.as_slice() {
+            [] => tool.schema.raw().get("examples").cloned().unwrap_or_default(),
+            examples => examples.iter().map(|params| json!(tool.call_with(params))).collect(),
+        };
+        ToolView {
+            name: tool.full.clone(),
+            kind: tool.kind,
+            title: tool.title.clone(),
+            description: tool.description.clone(),
+            input_schema: tool.schema.raw().clone(),
+            output_schema: field("outputSchema"),
+            annotations: if is_tool { field("annotations") } else { Value::Null },
+            risk: tool.risk,
+            category: tool.server.clone(),
+            server: tool.of.clone(),
+            aliases: tool.aliases.clone(),
+            tags: tool.tags.iter().chain(&tool.search_tags).cloned().collect(),
+            examples,
+            version: tool.version.clone(),
+            call: tool.call(),
+            policy: asks.then_some("approve: the user is asked before each call".into()),
+            note: gate.catalog().clash(&tool.full).map(|holder| {
+                format!("the bare name `{}` belongs to `{holder}`; call `{}`", tool.name, tool.full)
+            }),
+            warning: tool
+                .schema
+                .broken()
+                .map(|broken| format!("the schema cannot be used to check params: {broken}")),
+            state: gate.state_of(tool).unwrap_or(ToolState::Server(ServerState::Ready)),
+            change: self.calls.told_change(tool),
+            report: is_counted.then(report).flatten(),
+            instructions: gate.instructions_for(caller, &tool.server),
+            warnings: gate.warnings(tool),
         }
-        put("instructions", json!(gate.instructions_for(caller, &tool.server)));
-        put("warnings", gate.warnings(tool));
-        Value::Object(out)
     }
 }
 
@@ -421,7 +402,7 @@ impl Gate {
             })?;
         }
         let Some(category) = &arguments.category else { return Ok(None) };
-        let members = self.members(category).map_err(|fault| {
+        let members = self.members(category, arguments.reader).map_err(|fault| {
             again(fault, &|near| SearchArguments { category: Some(near), ..arguments.clone() })
         })?;
         Ok(Some(members))
@@ -446,7 +427,7 @@ impl Gate {
 
     /// Returns the noticeable parts of a tool's definition and of its server's own description: what, where, and how
     /// the text begins.
-    fn warnings(&self, tool: &Tool) -> Value {
+    fn warnings(&self, tool: &Tool) -> Vec<FoundMark> {
         let mut findings = tool.marks().clone();
         if !tool.is_of_server() {
             return findings.marks_shown();
@@ -476,36 +457,32 @@ impl Gate {
     }
 
     /// Describes one tool for a list.
-    fn line(&self, tool: &Tool, detail: Detail, summary: usize, score: Option<f32>) -> Value {
-        let mut line = json!({ "name": &*tool.full });
-        if tool.kind != EntryKind::Tool {
-            line["kind"] = json!(tool.kind);
+    fn line(&self, tool: &Tool, detail: Detail, summary: usize, score: Option<f32>) -> ToolLine {
+        let is_tool = tool.kind == EntryKind::Tool;
+        let named = ToolLine {
+            name: tool.full.to_string(),
+            kind: tool.kind,
+            state: self.state_of(tool),
+            score: score.map(|score| (f64::from(score) * 1000.0).round() / 1000.0),
+            ..ToolLine::default()
+        };
+        // The name is beside it.
+        let signature = || tool.signature.strip_prefix(&*tool.full).unwrap_or(&tool.signature).to_string();
+        let described =
+            ToolLine { call: (!is_tool).then(|| tool.call()), risk: Some(tool.risk), ..named.clone() };
+        match detail {
+            Detail::Name => named,
+            Detail::Signature => ToolLine {
+                description: tool.summary(summary),
+                signature: is_tool.then(signature),
+                ..described
+            },
+            Detail::Full => ToolLine {
+                description: tool.description.clone(),
+                input_schema: Some(tool.schema.raw().clone()),
+                ..described
+            },
         }
-        if detail != Detail::Name {
-            let description =
-                if detail == Detail::Full { tool.description.clone() } else { tool.summary(summary) };
-            if !description.is_empty() {
-                line["description"] = json!(description);
-            }
-            if detail == Detail::Full {
-                line["input_schema"] = tool.schema.raw().clone();
-            } else if tool.kind == EntryKind::Tool {
-                // The name is beside it.
-                line["signature"] =
-                    json!(tool.signature.strip_prefix(&*tool.full).unwrap_or(&tool.signature));
-            }
-            if tool.kind != EntryKind::Tool {
-                line["call"] = tool.call();
-            }
-            line["risk"] = json!(tool.risk);
-        }
-        if let Some(state) = self.state_of(tool) {
-            line["state"] = json!(state);
-        }
-        if let Some(score) = score {
-            line["score"] = json!((f64::from(score) * 1000.0).round() / 1000.0);
-        }
-        line
     }
 
     /// Returns the instructions of a server on the first call in a session.
@@ -530,38 +507,29 @@ impl Gate {
     fn browse_with_instructions(
         &self,
         arguments: &BrowseArguments,
+        reader: Reader,
         wants: &dyn Fn(&Tool) -> bool,
-    ) -> Result<Value, Fault> {
-        let mut page = self.browse_what(arguments, wants)?;
-        if page["total"] != 0
-            && let Some(instructions) = self.instructions(arguments.category.trim())
-        {
-            page["instructions"] = json!(instructions);
-        }
-        Ok(page)
+    ) -> Result<ToolPage, Fault> {
+        let page = self.browse_what(arguments, reader, wants)?;
+        let instructions = (page.total != 0).then(|| self.instructions(arguments.category.trim())).flatten();
+        Ok(ToolPage { instructions, ..page })
     }
 
     /// Returns one page of a category.
-    pub fn browse(&self, arguments: &BrowseArguments) -> Result<Value, Fault> {
-        self.browse_what(arguments, &|_| true)
+    pub fn browse(&self, arguments: &BrowseArguments) -> Result<ToolPage, Fault> {
+        self.browse_what(arguments, Reader::Model, &|_| true)
     }
 
     /// Returns one page of the tools in a category that pass `wants`.
     fn browse_what(
         &self,
         arguments: &BrowseArguments,
+        reader: Reader,
         wants: &dyn Fn(&Tool) -> bool,
-    ) -> Result<Value, Fault> {
+    ) -> Result<ToolPage, Fault> {
         let category = arguments.category.trim();
-        let page = self.page(self.members(category)?, arguments, wants);
-        let mut answer = json!({ "category": category });
-        if let (Some(fields), Value::Object(page)) = (answer.as_object_mut(), page) {
-            fields.extend(page);
-        }
-        if let Some(state) = self.trouble(category) {
-            answer["state"] = json!(state);
-        }
-        Ok(answer)
+        let page = self.page(self.members(category, reader)?, arguments, wants);
+        Ok(ToolPage { category: Some(category.into()), state: self.trouble(category), ..page })
     }
 
     /// Returns one page of these documents.
@@ -570,7 +538,7 @@ impl Gate {
         members: BTreeSet<usize>,
         arguments: &BrowseArguments,
         wants: &dyn Fn(&Tool) -> bool,
-    ) -> Value {
+    ) -> ToolPage {
         let prefix = arguments.prefix.as_deref().unwrap_or_default().to_lowercase();
         let tools: Vec<Arc<Tool>> = members
             .into_iter()
@@ -583,13 +551,21 @@ impl Gate {
             .collect();
         let page = arguments.page.unwrap_or(1).max(1);
         let page_size = arguments.page_size.unwrap_or(20).clamp(1, 100);
-        let shown: Vec<Value> = tools
+        let shown = tools
             .iter()
             .skip((page - 1).saturating_mul(page_size))
             .take(page_size)
             .map(|tool| self.line(tool, Detail::Signature, SUMMARY, None))
             .collect();
-        json!({ "page": page, "page_size": page_size, "total": tools.len(), "tools": shown })
+        ToolPage {
+            category: None,
+            page,
+            page_size,
+            total: tools.len(),
+            tools: shown,
+            state: None,
+            instructions: None,
+        }
     }
 }
 
@@ -626,18 +602,14 @@ fn explain(
     learned: &[(usize, LearnedBoost)],
     tie: Option<TieBreak>,
     hit: &Hit,
-) -> Value {
-    let mut explained = json!(snapshot.index.explain(request, hit));
-    if let Some((_, from)) = learned.iter().find(|(document, _)| *document == hit.document) {
-        explained["learned_from"] = json!(from.words);
+) -> RankExplanation {
+    let learned = learned.iter().find(|(document, _)| *document == hit.document);
+    RankExplanation {
+        search: snapshot.index.explain(request, hit),
+        learned_from: learned.map(|(_, from)| from.words.clone()).unwrap_or_default(),
+        priority: view.priority(hit.document),
+        tie,
     }
-    if let Some(priority) = view.priority(hit.document) {
-        explained["priority"] = json!(priority);
-    }
-    if let Some(tie) = tie {
-        explained["tie"] = json!(tie);
-    }
-    explained
 }
 
 /// Ranks loaded tools higher, and tools with a priority higher or lower.

@@ -4,6 +4,7 @@
 //! tracks errands in flight, so that none runs twice at once.
 
 use std::{
+    borrow::Cow,
     future::ready,
     sync::{
         Arc, OnceLock, Weak,
@@ -14,7 +15,11 @@ use std::{
 
 use dashmap::{DashMap, DashSet};
 use futures::FutureExt;
-use nonet_base::{clock::millis, json::set_member, text::clip};
+use nonet_api::{
+    notice::Notice,
+    work::{CheckError, ShownValue},
+};
+use nonet_base::{clock::millis, text::clip};
 use nonet_config::ClientLimits;
 use nonet_parts::quotas::{Account, QuotaExceeded};
 use nonet_servers::{
@@ -190,11 +195,9 @@ impl Errands {
         self.table.ends_with_client.store(true, Ordering::Relaxed);
     }
 
-    /// Adds to an answer that the gateway ends with its client, if it does.
-    pub(super) fn note_end(&self, answer: &mut Value) {
-        if self.table.ends_with_client.load(Ordering::Relaxed) {
-            set_member(answer, "note", ENDS);
-        }
+    /// Returns the note that the gateway ends with its client, if it does.
+    pub(super) fn end_note(&self) -> Option<Cow<'static, str>> {
+        self.table.ends_with_client.load(Ordering::Relaxed).then_some(ENDS.into())
     }
 
     /// Returns the kinds of errands that the configuration lets run.
@@ -388,9 +391,9 @@ impl Errands {
 
     /// Notifies the session that asked for an errand, or else the next session of its owner. Returns when the notice is
     /// in the store. The notice replaces an undelivered notice with the same id.
-    pub(super) async fn tell_of_errand(&self, record: &Record, id: &str, notice: Value) {
+    pub(super) async fn tell_of_errand(&self, record: &Record, id: &str, notice: Notice) {
         let session = self.table.session_of(record);
-        self.sessions.mail.post_for_certain(id, &record.owner, session.as_ref(), notice).await;
+        self.sessions.mail.post_for_certain(id, &record.owner, session.as_ref(), notice.into()).await;
     }
 
     /// Shows a value in an answer or a notice: the whole value if it is small, else its beginning and a reference to
@@ -401,28 +404,26 @@ impl Errands {
         value: &Value,
         result: &Value,
         is_whole: bool,
-    ) -> Value {
+    ) -> ShownValue {
         let size = json_len(value);
         if size <= SMALL {
-            return json!({ "value": value });
+            return ShownValue { value: Some(value.clone()), ..ShownValue::default() };
         }
         let text = match value {
             Value::String(text) => text.clone(),
             value => value.to_string(),
         };
-        let preview = clip(&text, PREVIEW);
+        let shown =
+            ShownValue { bytes: Some(size), preview: Some(clip(&text, PREVIEW)), ..ShownValue::default() };
         let kept = if is_whole { result.clone() } else { text_result(text) };
         match self.keeping.kept.keep(&caller.owner(), Arc::new(kept)).await {
             Ok(kept) => {
-                let mut shown = json!({ "ref": kept.reference, "bytes": size, "preview": preview });
-                if let Some(passing) = kept.passing() {
-                    shown["lasts"] = json!(passing);
-                }
-                shown
+                let lasts = kept.passing().map(Into::into);
+                ShownValue { reference: Some(kept.reference), lasts, ..shown }
             }
             Err(error) => {
                 tracing::warn!(%error, "a large result was not kept");
-                json!({ "bytes": size, "preview": preview })
+                shown
             }
         }
     }
@@ -486,11 +487,11 @@ pub(super) fn not_kept(error: &StoreError) -> Fault {
 }
 
 /// Returns the code and the message of an error result.
-pub(super) fn failure(result: &Value) -> (String, String) {
+pub(super) fn failure(result: &Value) -> CheckError {
     let error = nonet_state::faults::error_of(result);
     let code = error["code"].as_str().unwrap_or("upstream_error").to_string();
     let message = error["message"].as_str().map_or_else(|| text_of_value(result), String::from);
-    (code, clip(&message, PREVIEW))
+    CheckError { code, message: clip(&message, PREVIEW) }
 }
 
 #[cfg(test)]

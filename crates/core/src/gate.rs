@@ -7,10 +7,15 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
+use nonet_api::{
+    fault::{NextStep, Reader},
+    status::ServerState,
+    tools::ToolState,
+};
 use nonet_config::{ApproveBy, Category, Config, Globs, Profile, Risk};
 use nonet_servers::{
     catalog::{Catalog, CatalogView, EntryKind, GATEWAY, SKILLS, ServerEntry, Tool},
-    downstream::{Connection, ConnectionState},
+    downstream::Connection,
     pins::DefinitionChange,
     policy::{self, ItemKind, PolicyItem, PolicyScope, PolicyVerdict},
     prompts_resources::UriClaim,
@@ -375,10 +380,9 @@ impl Gate {
         unlisted.map(|(server, _)| server.clone()).collect()
     }
 
-    /// Returns the state of a server in one word; `None` for a ready server and for Nonet itself.
-    pub fn trouble(&self, server: &str) -> Option<&'static str> {
-        let state = self.connection(server)?.state();
-        (!matches!(state, ConnectionState::Ready { .. })).then_some(state.as_str())
+    /// Returns the state of a server; `None` for a ready server and for Nonet itself.
+    pub fn trouble(&self, server: &str) -> Option<ServerState> {
+        Some(self.connection(server)?.state().shown()).filter(|state| *state != ServerState::Ready)
     }
 
     /// Returns who can approve requests to a server.
@@ -387,10 +391,11 @@ impl Gate {
         own.unwrap_or(self.config().gateway.approve_by)
     }
 
-    /// Returns the state of a tool in one word: its definition is not trusted, or its server is in trouble.
-    pub fn state_of(&self, tool: &Tool) -> Option<&'static str> {
-        let change = || tool.change.as_ref().map(|change| change.standing.as_str());
-        if tool.held().is_some() { change() } else { self.trouble(tool.at()).or_else(change) }
+    /// Returns the state of a tool: its definition is not trusted, or its server is in trouble.
+    pub fn state_of(&self, tool: &Tool) -> Option<ToolState> {
+        let change = || tool.change.as_ref().map(|change| ToolState::Definition(change.standing));
+        let trouble = || self.trouble(tool.at()).map(ToolState::Server);
+        if tool.held().is_some() { change() } else { trouble().or_else(change) }
     }
 
     /// Returns the connected server that a name contains before a separator.
@@ -422,7 +427,7 @@ impl Gate {
     /// # Errors
     ///
     /// `not_found` with the nearest names; for a left-out server, why it is left out.
-    pub fn members(&self, category: &str) -> Result<BTreeSet<usize>, Fault> {
+    pub fn members(&self, category: &str, reader: Reader) -> Result<BTreeSet<usize>, Fault> {
         let key = category.trim();
         let snapshot = &self.snapshot;
         if let Some(entry) = self.server(key).filter(|_| self.knows(key)) {
@@ -454,10 +459,11 @@ impl Gate {
                 format!("There is no category `{key}`. The nearest is `{first}`."),
             )
             .next("browse_category", json!({ "category": first })),
-            None => Fault::new(
-                FaultCode::NotFound,
-                format!("There is no category `{key}`; list_categories has all of them."),
-            ),
+            None => {
+                let all = NextStep::new("list_categories", json!({})).named(reader);
+                let message = format!("There is no category `{key}`; {all} has all of them.");
+                Fault::new(FaultCode::NotFound, message)
+            }
         };
         Err(fault.suggest(near))
     }

@@ -5,6 +5,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use nonet_api::{
+    fault::Reader,
+    status::{GatewayStatus, ProcessStatus, ProcessWork},
+    tools::{Found, ListedTool, ToolList},
+};
 use nonet_servers::{catalog::EntryKind, downstream::ConnectionState};
 use nonet_text::fault::{Fault, FaultCode};
 use serde::{Deserialize, Serialize};
@@ -67,22 +72,24 @@ impl Gateway {
                     query,
                     category,
                     limit: Some(limit),
-                    for_people: true,
+                    reader: Reader::Shell,
                     explain,
                     ..SearchArguments::default()
                 };
                 let mut answer = self.find.search(&caller, arguments).await?;
                 // A person asked for this number, so none are dropped.
-                if let Some(results) = answer.get_mut("results").and_then(Value::as_array_mut) {
-                    results.truncate(limit);
+                if let Found::Hits(found) = &mut answer {
+                    found.results.truncate(limit);
                 }
-                Ok(answer)
+                Ok(json!(answer))
             }
             Inquiry::Tools => {
                 self.calls.fresh_skills().await;
-                Ok(self.all_tools(&caller))
+                Ok(json!(self.all_tools(&caller)))
             }
-            Inquiry::Describe { name } => self.find.describe(&caller, &[name], false).await,
+            Inquiry::Describe { name } => {
+                self.find.describe(&caller, &[name], false).await.map(|tool| json!(tool))
+            }
             Inquiry::Call { name, params, select } => {
                 let request = CallRequest { name, params, select, ..CallRequest::default() };
                 match self.calls.execute(&caller, request).await {
@@ -98,7 +105,7 @@ impl Gateway {
                     }
                 }
             }
-            Inquiry::Status => Ok(self.state_for_people(&caller)),
+            Inquiry::Status => Ok(json!(self.process_status(&caller))),
         }
     }
 
@@ -117,49 +124,45 @@ impl Gateway {
     }
 
     /// Lists all tools visible to the caller, including skills and apps.
-    fn all_tools(&self, caller: &Caller) -> Value {
+    fn all_tools(&self, caller: &Caller) -> ToolList {
         let gate = Gate::of(&self.publisher, &caller.session);
-        let all = |kind: EntryKind| {
-            let of_kind = gate.tools().filter(move |tool| tool.kind == kind);
-            of_kind.map(|tool| {
-                json!({
-                    "name": &*tool.full,
-                    "wire_name": &*tool.wire,
-                    "server": &**tool.at(),
-                    "description": tool.description,
-                    "signature": tool.signature,
-                    "risk": tool.risk,
-                    "version": tool.version,
-                })
-            })
+        let all = |kind: EntryKind| -> Vec<ListedTool> {
+            let of_kind = gate.tools().filter(|tool| tool.kind == kind);
+            let listed = of_kind.map(|tool| ListedTool {
+                name: tool.full.clone(),
+                wire_name: tool.wire.clone(),
+                server: tool.at().clone(),
+                description: tool.description.clone(),
+                signature: tool.signature.clone(),
+                risk: tool.risk,
+                version: tool.version.clone(),
+            });
+            listed.collect()
         };
-        let tools: Vec<Value> = all(EntryKind::Tool).collect();
-        let mut answer = json!({ "total": tools.len(), "tools": tools });
-        for kind in [EntryKind::Skill, EntryKind::App] {
-            let others: Vec<Value> = all(kind).collect();
-            if let Some(category) = kind.category().filter(|_| !others.is_empty()) {
-                answer[category] = json!(others);
-            }
-        }
-        answer
+        let tools = all(EntryKind::Tool);
+        ToolList { total: tools.len(), tools, skills: all(EntryKind::Skill), apps: all(EntryKind::App) }
     }
 
-    /// Returns what `nonet status` shows: `gateway.status`; for the user of this machine also the owner of the process
-    /// and the work of all clients.
-    fn state_for_people(&self, caller: &Caller) -> Value {
-        let mut report = self.status(caller);
-        let of_servers = self.publisher.snapshot().of_servers().count();
-        report["tools"] = json!(of_servers);
-        if caller.local && caller.session.profile.is_none() {
-            report["pid"] = json!(std::process::id());
-            report["serves"] = json!(self.serves.get());
-            report["file"] = json!(self.servers.config().file);
+    /// Returns what `nonet status` shows: `gateway.status`; for the user of this machine also the process and the work of all
+    /// clients.
+    fn process_status(&self, caller: &Caller) -> ProcessStatus {
+        let tools = self.publisher.snapshot().of_servers().count();
+        let is_user = caller.local && caller.session.profile.is_none();
+        let process = || {
             let clients = self.sessions.clients().into_iter().filter(|(_, client, _)| client != CLIENT);
-            report["clients"] = json!(clients.count());
             let running = self.keeping.jobs.all().into_iter().filter(|job| job.end().is_none());
-            report["tasks"] = json!(running.map(|job| job.summary()).collect::<Vec<_>>());
+            ProcessWork {
+                pid: std::process::id(),
+                serves: self.serves.get().copied(),
+                file: self.servers.config().file.clone(),
+                clients: clients.count(),
+                tasks: running.map(|job| job.summary()).collect(),
+            }
+        };
+        ProcessStatus {
+            gateway: GatewayStatus { tools, ..self.status(caller) },
+            process: is_user.then(process),
         }
-        report
     }
 }
 

@@ -9,10 +9,8 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use nonet_base::{
-    json::set_member,
-    text::{clean, name},
-};
+use nonet_api::notice::{FoundInAnswer, FoundSecret, Notice};
+use nonet_base::text::{clean, name};
 use nonet_config::{OnInjection, OnLeak, ServerSettings};
 use nonet_text::{
     fault::{Fault, FaultCode},
@@ -76,7 +74,7 @@ impl ContentInTransit<'_> {
     }
 
     /// Describes the secrets found for clients, each kind and place once.
-    fn told(&self, leaks: &[Finding<Leak>]) -> Vec<Value> {
+    fn told(&self, leaks: &[Finding<Leak>]) -> Vec<FoundSecret> {
         let mut told = Vec::new();
         for Finding { what, place, .. } in leaks {
             let what = match what {
@@ -90,7 +88,7 @@ impl ContentInTransit<'_> {
                 }
                 other => other.what(),
             };
-            let entry = json!({ "what": what, "where": place });
+            let entry = FoundSecret { what, place: place.clone(), part: None, done: None };
             if !told.contains(&entry) {
                 told.push(entry);
             }
@@ -98,16 +96,14 @@ impl ContentInTransit<'_> {
         told
     }
 
-    fn note(&self, part: &str, leaks: &[Finding<Leak>], done: &str) -> Value {
-        let mut found = self.told(leaks);
-        for one in &mut found {
-            set_member(one, "in", part);
-            set_member(one, "done", done);
-        }
-        json!({ "kind": "secrets_found", "of": name(self.label), "found": found })
+    fn note(&self, part: &'static str, leaks: &[Finding<Leak>], done: &'static str) -> Notice {
+        let with = |one| FoundSecret { part: Some(part.into()), done: Some(done.into()), ..one };
+        let found = self.told(leaks).into_iter().map(with).collect();
+        Notice::SecretsFound { of: name(self.label).into(), found }
     }
 
-    fn notify(&self, notice: Value) {
+    fn notify(&self, notice: impl Into<Value>) {
+        let notice = notice.into();
         tracing::info!(server = %self.server, of = self.label, %notice, "found on the way");
         self.caller.session.of_client().notify(notice);
     }
@@ -120,9 +116,8 @@ impl ContentInTransit<'_> {
 
     /// Describes the first secret in a sentence.
     fn first(&self, leaks: &[Finding<Leak>]) -> String {
-        let first = self.told(&leaks[..leaks.len().min(1)]).pop().unwrap_or_default();
-        let text = |key: &str| first[key].as_str().unwrap_or_default().to_owned();
-        format!("{} (in `{}`)", text("what"), text("where"))
+        let first = self.told(&leaks[..leaks.len().min(1)]).pop();
+        first.map(|first| format!("{} (in `{}`)", first.what, first.place)).unwrap_or_default()
     }
 }
 
@@ -301,25 +296,23 @@ impl Calls {
     ) -> Result<Vec<Value>, Fault> {
         let (instructions, hidden) = findings.split_marks();
         let mut notes = Vec::new();
-        for (marks, kind, counted, message) in [
-            (instructions, "instructions_found", "instructions", MARKED),
-            (hidden, "hidden_characters_found", "hidden", HIDDEN),
-        ] {
-            if !marks.is_empty() {
-                self.count(passing, counted, "marked");
-                let of = name(passing.label);
-                notes.push(json!({ "kind": kind, "of": of, "found": shown(marks), "message": message }));
-            }
+        let of_answer = |found, message: &'static str| FoundInAnswer {
+            of: name(passing.label).into(),
+            found,
+            message: message.into(),
+        };
+        if !instructions.is_empty() {
+            self.count(passing, "instructions", "marked");
+            notes.push(Value::from(Notice::InstructionsFound(of_answer(shown(instructions), MARKED))));
+        }
+        if !hidden.is_empty() {
+            self.count(passing, "hidden", "marked");
+            notes.push(Value::from(Notice::HiddenCharactersFound(of_answer(shown(hidden), HIDDEN))));
         }
         notes.iter().for_each(|note| passing.notify(note.clone()));
         if !findings.imitations.is_empty() {
             self.count(passing, "imitations", "marked");
-            passing.notify(json!({
-                "kind": "imitation_found",
-                "of": name(passing.label),
-                "found": findings.imitations_shown(),
-                "message": IMITATED,
-            }));
+            passing.notify(Notice::ImitationFound(of_answer(findings.imitations_shown(), IMITATED)));
         }
         if findings.leaks.is_empty() {
             return Ok(notes);

@@ -58,6 +58,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 pub use gate::Gate;
+use nonet_api::{notice::WorldChanges, status::ServeMode};
 use nonet_base::clock::Clock;
 use nonet_config::{ClusterSettings, Config, RedisAddresses, select::Selector, shell};
 use nonet_hosts::SetupUndo;
@@ -76,12 +77,10 @@ use nonet_state::{
     servers::{Lifetime, Servers},
     sessions::Sessions,
     snapshot::Snapshot,
-    world::WorldChanges,
 };
 use nonet_store::{GatewayStore, RedisTopology, Retention, Store};
 use parking_lot::Mutex;
 
-pub use absent::NEEDS_CONFIG;
 use apps::parked::ParkedFlows;
 pub use apps::{AppArguments, Apps};
 pub use builtin::WorkSummary;
@@ -124,20 +123,6 @@ pub struct GatewayOptions {
     pub is_trial: bool,
     /// The clock for due times; a test can move it.
     pub clock: Clock,
-}
-
-/// How a gateway serves its clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ServeMode {
-    /// One client, on stdin and stdout.
-    Stdio,
-    /// Clients over HTTP.
-    Http,
-    /// The clients of this machine, on a socket.
-    Shared,
-    /// The live page only.
-    Page,
 }
 
 /// All servers, and the operations that clients may ask for.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nonet_api::notice::Notice;
 use nonet_base::clock::millis;
 use nonet_parts::rates::{RateExceeded, RatedCall};
 use nonet_servers::{
@@ -9,7 +10,6 @@ use nonet_servers::{
     downstream::{BreakerNews, Connection},
 };
 use nonet_text::fault::{Fault, FaultCode};
-use serde_json::json;
 
 use crate::{calls::Calls, gate::Gate};
 use nonet_state::session::Caller;
@@ -39,7 +39,8 @@ impl Calls {
             gate.connection(&connection.name).is_some_and(|shared| Arc::ptr_eq(shared, connection));
         let is_private = connection.settings().session.is_some() || !is_shared;
         for news in connection.breaker_news() {
-            let (tool, notice) = match news {
+            let server = connection.name.to_string();
+            let notice = match news {
                 BreakerNews::Rests(tool, resting) => {
                     let wait = millis(resting.wait);
                     tracing::warn!(
@@ -54,27 +55,18 @@ impl Calls {
                         "{} calls in a row got no answer, so its calls are paused. One call may try again after `retry_after_ms`.",
                         resting.failures
                     );
-                    let notice = json!({
-                        "kind": "calls_paused",
-                        "server": &*connection.name,
-                        "message": message,
-                        "last_error": resting.error,
-                        "retry_after_ms": wait,
-                    });
-                    (tool, notice)
+                    let (last_error, retry_after_ms) = (resting.error, wait);
+                    let tool = tool.map(|tool| tool.to_string());
+                    Notice::CallsPaused { server, message, last_error, retry_after_ms, tool }
                 }
                 BreakerNews::Answers(tool) => {
                     tracing::info!(server = %connection.name, tool = tool.as_deref(), "it answers again, so its calls are resumed");
-                    (tool, json!({ "kind": "calls_resumed", "server": &*connection.name }))
+                    Notice::CallsResumed { server, tool: tool.map(|tool| tool.to_string()) }
                 }
             };
-            let mut notice = notice;
-            if let Some(tool) = tool {
-                notice["tool"] = json!(&*tool);
-            }
             match is_private {
                 true => caller.session.notify(notice),
-                false => self.sessions.notify_unrestricted(&notice),
+                false => self.sessions.notify_unrestricted(&notice.into()),
             }
         }
     }

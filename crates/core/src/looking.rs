@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use nonet_base::json::set_member;
-use nonet_config::Policy;
+use nonet_api::{
+    servers::{ServerTools, ToolCard, ToolRow, ToolUse},
+    tools::Policy,
+};
 use nonet_servers::{catalog::Tool, policy::PolicyVerdict};
-use serde_json::{Value, json};
 
 use crate::{find::Find, gate::Gate};
 use nonet_state::session::Caller;
@@ -17,7 +18,7 @@ const LONGEST: usize = 400;
 impl Find {
     /// Returns the tools of a server from position `from` on whose names or descriptions contain all `words`; `None` if
     /// no such server has listed tools.
-    pub async fn tools_of(&self, server: &str, words: &str, from: usize) -> Option<Value> {
+    pub async fn tools_of(&self, server: &str, words: &str, from: usize) -> Option<ServerTools> {
         self.recall_figures().await;
         let gate = Gate::of(&self.publisher, &Caller::default().session);
         let entry = gate.catalog().servers().get(server)?;
@@ -28,44 +29,36 @@ impl Find {
         };
         let found: Vec<_> =
             entry.tools.iter().filter_map(|full| gate.catalog().get(full)).filter(has_words).collect();
-        let shown = found.iter().skip(from).take(TOOLS_AT_ONCE).map(|tool| {
-            let mut row = json!({
-                "name": &*tool.name,
-                "full": &*tool.full,
-                "description": first_sentence(&tool.summary(LONGEST)),
-                "risk": tool.risk,
-            });
-            self.tell_policy(&gate.verdict(tool), &mut row);
-            self.tell_figures(tool, &mut row);
-            row
+        let shown = found.iter().skip(from).take(TOOLS_AT_ONCE).map(|tool| ToolRow {
+            name: tool.name.clone(),
+            full: tool.full.clone(),
+            description: first_sentence(&tool.summary(LONGEST)).into(),
+            risk: tool.risk,
+            use_of: self.use_of(&gate, tool),
         });
-        Some(json!({ "total": found.len(), "all": entry.tools.len(), "tools": shown.collect::<Vec<_>>() }))
+        Some(ServerTools { total: found.len(), all: entry.tools.len(), tools: shown.collect() })
     }
 
     /// Returns everything about one tool, by its full name.
-    pub async fn tool_card(&self, full: &str) -> Option<Value> {
+    pub async fn tool_card(&self, full: &str) -> Option<ToolCard> {
         self.recall_figures().await;
         let gate = Gate::of(&self.publisher, &Caller::default().session);
         let tool = gate.catalog().get(full)?;
-        let mut card = json!({
-            "name": &*tool.full,
-            "server": &*tool.server,
-            "title": tool.title,
-            "description": tool.description,
-            "risk": tool.risk,
-            "read_only": tool.read_only,
-            "input_schema": tool.schema.raw(),
-            "output_schema": tool.visible.get("outputSchema"),
-            "aliases": tool.aliases,
-            "tags": tool.tags,
-            "state": gate.trouble(&tool.server),
-        });
-        if let Some(own) = self.own_policy(tool) {
-            card["own_policy"] = json!(own);
-        }
-        self.tell_policy(&gate.verdict(tool), &mut card);
-        self.tell_figures(tool, &mut card);
-        Some(card)
+        Some(ToolCard {
+            name: tool.full.clone(),
+            server: tool.server.clone(),
+            title: tool.title.clone(),
+            description: tool.description.clone(),
+            risk: tool.risk,
+            read_only: tool.read_only,
+            input_schema: tool.schema.raw().clone(),
+            output_schema: tool.visible.get("outputSchema").cloned(),
+            aliases: tool.aliases.clone(),
+            tags: tool.tags.clone(),
+            state: gate.trouble(&tool.server),
+            own_policy: self.own_policy(tool),
+            use_of: self.use_of(&gate, tool),
+        })
     }
 
     /// Returns where servers.toml has the policy of a tool: the names of its server and of the tool there. None for tools that are
@@ -90,27 +83,14 @@ impl Find {
         }
     }
 
-    fn tell_policy(&self, verdict: &PolicyVerdict, row: &mut Value) {
-        let (policy, rule) = match verdict {
-            PolicyVerdict::Allow => ("allow", None),
-            PolicyVerdict::Approve(rule) => ("approve", Some(rule)),
-            PolicyVerdict::Deny(rule) => ("deny", Some(rule)),
+    fn use_of(&self, gate: &Gate, tool: &Tool) -> ToolUse {
+        let (policy, rule) = match gate.verdict(tool) {
+            PolicyVerdict::Allow => (Policy::Allow, None),
+            PolicyVerdict::Approve(rule) => (Policy::Approve, Some(rule)),
+            PolicyVerdict::Deny(rule) => (Policy::Deny, Some(rule)),
         };
-        set_member(row, "policy", policy);
-        if let Some(rule) = rule {
-            set_member(row, "rule", &**rule);
-        }
-    }
-
-    fn tell_figures(&self, tool: &Tool, row: &mut Value) {
-        if tool.session.is_none()
-            && let (Some(row), Ok(Value::Object(figures))) = (
-                row.as_object_mut(),
-                serde_json::to_value(self.observing.figures.of(&tool.own_full(), "", &tool.version)),
-            )
-        {
-            row.extend(figures);
-        }
+        let report = || self.observing.figures.of(&tool.own_full(), "", &tool.version);
+        ToolUse { policy, rule, report: tool.session.is_none().then(report).flatten() }
     }
 }
 

@@ -11,6 +11,10 @@ use std::{
     time::Duration,
 };
 
+use nonet_api::{
+    fault::NextStep,
+    notice::{Notice, ToolsChanged},
+};
 use nonet_config::OnChange;
 use nonet_servers::{
     catalog::{GATEWAY, Listing},
@@ -21,7 +25,7 @@ use nonet_text::name::{RESERVED, full_name};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Gateway, builtin, trusting::retain_differences};
+use super::{Gateway, builtin, trusting::MOST_NAMED};
 use crate::gate::Gate;
 use nonet_state::{
     publisher::{KnownList, KnownLists},
@@ -63,7 +67,7 @@ impl Gateway {
         }
         let mut changed = false;
         let mut barriers: Vec<oneshot::Sender<()>> = Vec::new();
-        let mut news: Vec<Value> = Vec::new();
+        let mut news: Vec<ToolsChanged> = Vec::new();
         let mut relisted = false;
         let mut differences = self.notices_of_differences(&mut news, of_pins);
         loop {
@@ -164,12 +168,13 @@ impl Gateway {
         if self.servers.world().owners.contains_key(server) {
             return;
         }
-        let mut notice = json!({ "kind": "sign_in_needed", "server": server });
-        if let Some(login) = login {
-            notice["command"] = json!(login);
-            notice["hint"] =
-                json!("Ask the user to run the command in a terminal; the server is then available at once.");
-        }
+        let notice = Value::from(Notice::SignInNeeded {
+            server: server.into(),
+            command: login.map(String::from),
+            hint: login.map(|_| {
+                "Ask the user to run the command in a terminal; the server is then available at once.".into()
+            }),
+        });
         self.errands.outward.tell(&notice);
         for session in self.sessions.all() {
             if Gate::of(&self.publisher, &session).sees(server) {
@@ -181,12 +186,12 @@ impl Gateway {
     /// Combines a server's new list and its differences from the pins into one notice.
     fn notices_of_differences(
         &self,
-        news: &mut Vec<Value>,
+        news: &mut Vec<ToolsChanged>,
         of_pins: Vec<ServerNews>,
-    ) -> Vec<(Value, Vec<ChangeNews>)> {
+    ) -> Vec<(ToolsChanged, Vec<ChangeNews>)> {
         let with_differences = |ServerNews { server, news: changes }| {
             // A pending notice of the list is merged into the same notice.
-            let at = news.iter().rposition(|notice| notice["server"] == *server);
+            let at = news.iter().rposition(|notice| *notice.server == *server);
             let listed = at.map(|at| news.remove(at));
             (self.notice_of_changes(listed, &server, &changes), changes)
         };
@@ -194,57 +199,38 @@ impl Gateway {
     }
 
     /// Notifies every session of changes that its profile shows. Returns whether any session was notified.
-    fn tell_of_changes(&self, notice: &Value) -> bool {
+    fn tell_of_changes(&self, notice: &ToolsChanged) -> bool {
         let mut was_told = false;
         for session in self.sessions.all() {
             let gate = Gate::of(&self.publisher, &session);
-            let server = notice["server"].as_str().unwrap_or_default();
             // Nobody knows who saw a removed tool, so its server's other tools decide. A server that has ended may have
             // been another session's.
-            let sees_server = gate.server(server).is_some() && gate.sees(server);
-            let seen = |name: &mut Value| match gate.catalog().get_renamed(name.as_str().unwrap_or_default())
-            {
+            let sees_server = gate.server(&notice.server).is_some() && gate.sees(&notice.server);
+            let seen = |name: &mut String| match gate.catalog().get_renamed(name) {
                 // Every session that sees the server learns why a tool is gone.
                 Some(tool) if tool.change.as_ref().is_some_and(|change| change.effect == OnChange::Deny) => {
                     sees_server
                 }
                 Some(tool) => {
-                    *name = json!(&*tool.full);
+                    *name = tool.full.to_string();
                     gate.allows(tool)
                 }
                 None => sees_server,
             };
             let mut own = notice.clone();
-            let mut any = false;
-            for key in ["added", "removed", "redefined"] {
-                let Some(names) = own.get_mut(key).and_then(Value::as_array_mut) else { continue };
+            for names in [&mut own.added, &mut own.removed, &mut own.redefined, &mut own.held] {
                 names.retain_mut(seen);
-                any |= !names.is_empty();
-                if names.is_empty() {
-                    own.as_object_mut().and_then(|fields| fields.remove(key));
-                }
             }
-            any |= own.as_object_mut().is_some_and(|own| retain_differences(own, &mut { seen }));
-            let first = own.get("redefined").and_then(|names| names.get(0)).cloned();
-            match (first, own.as_object_mut()) {
-                (Some(first), Some(fields)) if fields.contains_key("next_step") => {
-                    fields.insert(
-                        "next_step".into(),
-                        json!({ "tool": "get_tool", "arguments": { "name": first } }),
-                    );
-                }
-                (None, Some(fields)) => {
-                    fields.remove("next_step");
-                    if ["held", "differences"].iter().all(|key| !fields.contains_key(*key)) {
-                        fields.remove("hint");
-                        fields.remove("command");
-                    }
-                }
-                _ => {}
+            own.differences.retain_mut(|one| seen(&mut one.name));
+            own.next_step = own.next_step.and_then(|_| read_again(&own.redefined));
+            let has_pins = !own.held.is_empty() || !own.differences.is_empty();
+            if own.redefined.is_empty() && !has_pins {
+                (own.hint, own.command) = (None, None);
             }
-            if any {
+            let lists = [&own.added, &own.removed, &own.redefined];
+            if has_pins || lists.iter().any(|names| !names.is_empty()) {
                 was_told = true;
-                session.notify(own);
+                session.notify(Notice::ToolsChanged(Box::new(own)));
             }
         }
         was_told
@@ -257,7 +243,7 @@ impl Gateway {
         fresh: &mut HashSet<Arc<str>>,
         server: Arc<str>,
         mut new: KnownList,
-    ) -> (bool, Option<Value>) {
+    ) -> (bool, Option<ToolsChanged>) {
         let connection = self.servers.connections().get(&server).cloned();
         // The session's server has ended, or another server has its name now.
         if new.session.is_some() && connection.as_ref().is_none_or(|one| one.id != new.connection) {
@@ -292,12 +278,11 @@ impl Gateway {
 
 /// Describes what a server changed while it was in use. A tool that differs from its first definition may be an attack
 /// (a "rug pull"), so its new definition has to be read before use.
-fn changes(server: &str, old: &Listing, new: &Listing) -> Option<Value> {
+fn changes(server: &str, old: &Listing, new: &Listing) -> Option<ToolsChanged> {
     let name = |tool: &Value| tool.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
     let before: BTreeMap<String, &Arc<Value>> = old.tools.iter().map(|tool| (name(tool), tool)).collect();
     let after: BTreeMap<String, &Arc<Value>> = new.tools.iter().map(|tool| (name(tool), tool)).collect();
     let full = |tool: &str| full_name(server, tool);
-    let pick = |tools: Vec<String>| (!tools.is_empty()).then_some(tools);
     let redefined: Vec<String> = after
         .iter()
         .filter(|(name, tool)| before.get(*name).is_some_and(|old| old != *tool))
@@ -308,16 +293,27 @@ fn changes(server: &str, old: &Listing, new: &Listing) -> Option<Value> {
     }
     let added = after.keys().filter(|name| !before.contains_key(*name)).map(|name| full(name)).collect();
     let removed = before.keys().filter(|name| !after.contains_key(*name)).map(|name| full(name)).collect();
-    let mut notice = json!({ "kind": "tools_changed", "server": server });
-    for (key, tools) in [("added", pick(added)), ("removed", pick(removed)), ("redefined", pick(redefined))] {
-        if let Some(tools) = tools {
-            notice[key] = json!(tools.iter().take(20).collect::<Vec<_>>());
-        }
+    let first = |mut tools: Vec<String>| {
+        tools.truncate(MOST_NAMED);
+        tools
+    };
+    let (added, removed, redefined) = (first(added), first(removed), first(redefined));
+    if added.is_empty() && removed.is_empty() && redefined.is_empty() {
+        return None;
     }
-    if let Some(first) = notice.get("redefined").and_then(|all| all.get(0)).cloned() {
-        notice["hint"] =
-            json!("Read a redefined tool again before you call it; ask the user if it looks wrong.");
-        notice["next_step"] = json!({ "tool": "get_tool", "arguments": { "name": first } });
-    }
-    notice.as_object().is_some_and(|fields| fields.len() > 2).then_some(notice)
+    let hint = "Read a redefined tool again before you call it; ask the user if it looks wrong.";
+    Some(ToolsChanged {
+        server: server.into(),
+        hint: (!redefined.is_empty()).then_some(hint.into()),
+        next_step: read_again(&redefined),
+        added,
+        removed,
+        redefined,
+        ..ToolsChanged::default()
+    })
+}
+
+/// Returns the call that reads the first redefined tool.
+pub(super) fn read_again(redefined: &[String]) -> Option<NextStep> {
+    Some(NextStep::new("get_tool", json!({ "name": redefined.first()? })))
 }

@@ -13,9 +13,13 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use nonet_base::{json::set_member, text::clip};
+use nonet_api::{
+    notice::Notice,
+    question::{Approver, AskAnswer, AskStatus, ClientQuestion},
+};
+use nonet_base::text::clip;
 use nonet_config::ApproveBy;
-use nonet_parts::{approvals::AnswerError, audit::Approver, jobs::JobOwner};
+use nonet_parts::{approvals::AnswerError, jobs::JobOwner};
 use nonet_servers::{
     catalog::Tool,
     downstream::{ELICITATION, InputRequests},
@@ -83,7 +87,7 @@ pub struct SettledQuestion {
 
 /// The outcome of `ask_user`.
 pub(super) enum AskOutcome {
-    Answer(Value),
+    Answer(Box<AskAnswer>),
     /// The user has approved this call.
     Run(HeldCall),
 }
@@ -102,7 +106,7 @@ pub(super) enum FormDecision {
 }
 
 pub(super) enum QuestionOutcome {
-    Answer(Value),
+    Answer(Box<AskAnswer>),
     /// The client cannot show forms: the model has to ask in the chat.
     InChat(Box<Question>),
 }
@@ -150,7 +154,7 @@ impl Questions {
             QuestionOutcome::Answer(answer) => answer,
             QuestionOutcome::InChat(question) => {
                 let token = self.add(caller, (*question).clone());
-                question.put(&token)
+                Box::new(question.put(&token))
             }
         }))
     }
@@ -165,29 +169,21 @@ impl Questions {
         let about = QuestionSubject::of(arguments);
         let schema = form_for(arguments, &about);
         let wanted = Duration::from_secs(arguments.timeout.unwrap_or(300).clamp(1, 86_400));
-        match self.put(caller, &arguments.message(), &schema, wanted).await {
-            FormReply::Decline => {
-                return Ok(QuestionOutcome::Answer(json!({ "status": "denied" })));
-            }
-            FormReply::Cancel => {
-                return Ok(QuestionOutcome::Answer(json!({ "status": "cancelled" })));
-            }
-            FormReply::Accept(form) => {
-                if let Some(answer) = about.filled_in(form) {
-                    return Ok(QuestionOutcome::Answer(answer));
-                }
-                // The answer does not fit the form, so ask in the chat instead.
-            }
+        let answer = match self.put(caller, &arguments.message(), &schema, wanted).await {
+            FormReply::Decline => Some(AskAnswer::new(AskStatus::Denied)),
+            FormReply::Cancel => Some(AskAnswer::new(AskStatus::Cancelled)),
+            // An answer that does not fit the form is asked for in the chat instead.
+            FormReply::Accept(form) => about.filled_in(form),
             FormReply::TimedOut => {
-                let mut answer = json!({ "status": "timed_out" });
-                if let Some(default) = &arguments.default {
-                    answer["answer"] = default.clone();
-                }
-                return Ok(QuestionOutcome::Answer(answer));
+                let answer = arguments.default.clone();
+                Some(AskAnswer { answer, ..AskAnswer::new(AskStatus::TimedOut) })
             }
-            FormReply::NoForm => {}
-        }
-        Ok(QuestionOutcome::InChat(Box::new(arguments.in_chat())))
+            FormReply::NoForm => None,
+        };
+        Ok(match answer {
+            Some(answer) => QuestionOutcome::Answer(Box::new(answer)),
+            None => QuestionOutcome::InChat(Box::new(arguments.in_chat())),
+        })
     }
 
     /// Whether the user has approved a call in the chat that has not been made since.
@@ -383,10 +379,10 @@ impl Questions {
         let outcome = match (open.settled.map(|settled| settled.answer), open.question.about) {
             (None, QuestionSubject::Call { in_chat: false, held, .. }) => AskOutcome::run(held),
             (None, _) => return None,
-            (Some(answer), QuestionSubject::Call { held, .. }) if answer["status"] == "approved" => {
+            (Some(answer), QuestionSubject::Call { held, .. }) if answer.status == AskStatus::Approved => {
                 AskOutcome::run(held)
             }
-            (Some(answer), _) => AskOutcome::Answer(answer),
+            (Some(answer), _) => AskOutcome::Answer(Box::new(answer)),
         };
         self.room.take_chat(|of, _| of == token).map(|_| outcome)
     }
@@ -401,9 +397,9 @@ impl Questions {
         if content {
             let hint = "`content` without an `answer` is neither a yes nor a no. The question is still open. Ask the user; \
                         then call ask_user with this `token` and, as `answer`, what the user said.";
-            again["hint"] = json!(hint);
+            again.hint = Some(hint.into());
         }
-        Ok(AskOutcome::Answer(again))
+        Ok(AskOutcome::Answer(Box::new(again)))
     }
 
     /// Handles the answer that the model returns for a token. An unclear answer leaves the question open.
@@ -418,24 +414,21 @@ impl Questions {
         // A no needs no other word of the user.
         if open.is_held_only()
             && let Ok(answer) = open.question.read(token, said, content)
-            && answer["status"] == "denied"
+            && answer.status == AskStatus::Denied
             && self.room.take_chat(|of, _| of == token).is_some()
         {
-            return Ok(AskOutcome::Answer(answer));
+            return Ok(AskOutcome::Answer(Box::new(answer)));
         }
         if let Some(mut outcome) = self.settled(token, open.clone()) {
             if let AskOutcome::Answer(answer) = &mut outcome {
-                set_member(
-                    answer,
-                    "hint",
-                    "The user had already answered on Nonet's page; that answer counts.",
-                );
+                answer.hint =
+                    Some("The user had already answered on Nonet's page; that answer counts.".into());
             }
             return Ok(outcome);
         }
         let answer = match open.question.read(token, said, content) {
             Ok(answer) => answer,
-            Err(again) => return Ok(AskOutcome::Answer(again)),
+            Err(again) => return Ok(AskOutcome::Answer(Box::new(again))),
         };
         // A token works once, even if two answers arrive at the same time: the first counts.
         let is_first = |of: &str, open: &ChatQuestion| of == token && open.settled.is_none();
@@ -444,7 +437,7 @@ impl Questions {
         };
         note_lasting(&caller.session, &open.question.about, &answer, said);
         let Some(held) = self.approved_call(&open, &answer).await else {
-            return Ok(AskOutcome::Answer(answer));
+            return Ok(AskOutcome::Answer(Box::new(answer)));
         };
         let settled = Some(SettledAnswer { answer, by: Approver::Chat, at: Instant::now() });
         self.put_in_room(token, caller.owner(), APPROVAL_AGE, ChatQuestion { settled, ..open });
@@ -452,9 +445,9 @@ impl Questions {
     }
 
     /// Returns the call that an answer approves, which may be made once. The other replicas know of it then.
-    async fn approved_call(&self, open: &ChatQuestion, answer: &Value) -> Option<Arc<HeldCall>> {
+    async fn approved_call(&self, open: &ChatQuestion, answer: &AskAnswer) -> Option<Arc<HeldCall>> {
         let QuestionSubject::Call { approval, held, .. } = &open.question.about else { return None };
-        if answer["status"] != "approved" {
+        if answer.status != AskStatus::Approved {
             return None;
         }
         if let Some(replicas) = self.replicas(&approval.owner)
@@ -466,7 +459,7 @@ impl Questions {
     }
 
     /// Returns the open questions of all clients, oldest first, for the user outside of the chat.
-    pub fn open_ones(&self) -> Vec<Value> {
+    pub fn open_ones(&self) -> Vec<ClientQuestion> {
         self.room.chats(|open, chat| chat.waits_for_user().then(|| chat.shown(open)))
     }
 
@@ -499,14 +492,9 @@ impl Questions {
         let settled = Some(SettledAnswer { answer: answer.clone(), by: Approver::Page, at: Instant::now() });
         let left = until.saturating_duration_since(Instant::now());
         self.put_in_room(token, owner, left, ChatQuestion { settled, ..open });
-        if let (Some(session), Value::Object(answer)) = (session, answer) {
-            let mut notice =
-                Map::from_iter([("kind".into(), json!("question_answered")), ("token".into(), json!(token))]);
-            notice.extend(answer);
-            if runs {
-                notice.insert("next_step".into(), json!(ask_again(token)));
-            }
-            session.notify(Value::Object(notice));
+        if let Some(session) = session {
+            let answer = AskAnswer { next_step: runs.then(|| ask_again(token)), ..answer };
+            session.notify(Notice::QuestionAnswered { token: token.into(), answer });
         }
         Ok(told)
     }
@@ -544,16 +532,16 @@ pub(super) fn patience(caller: &Caller) -> Duration {
 }
 
 /// Remembers an approval for the rest of a session, if that is what the user said, and says how long the approval holds.
-fn note_lasting(session: &Session, about: &QuestionSubject, answer: &Value, said: &Value) {
+fn note_lasting(session: &Session, about: &QuestionSubject, answer: &AskAnswer, said: &Value) {
     let QuestionSubject::Call { approval, lasting, .. } = about else { return };
-    if answer["status"] != "approved" || answers::decision(said).decision == Decision::Yes {
+    if answer.status != AskStatus::Approved || answers::decision(said).decision == Decision::Yes {
         return;
     }
     if *lasting {
         session.approve(&approval.tool, &by_chat(&approval.hash));
     }
     let holds = if *lasting { "every call for the rest of this session" } else { "this call" };
-    session.notify(json!({ "kind": "approved", "tool": approval.tool, "holds_for": holds }));
+    session.notify(Notice::Approved { tool: approval.tool.to_string(), holds_for: holds.into() });
 }
 
 impl AskOutcome {

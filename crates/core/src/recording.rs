@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nonet_api::page::FinishedCall;
 use nonet_base::{
     clock::unix_ms,
     text::{clip, name as shown_name},
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::observing::Observing;
 use nonet_state::{
-    feed::{CallContent, FinishedCall, MOST_OF_CALL},
+    feed::{CallContent, MOST_OF_CALL},
     session::Caller,
 };
 
@@ -49,7 +50,7 @@ impl Observing {
         let call = CallRecord {
             server: &tool.server,
             tool: &tool.name,
-            outcome: made.outcome,
+            outcome: made.outcome.into(),
             bytes_in,
             bytes_out,
             in_gateway,
@@ -74,7 +75,7 @@ impl Observing {
                 tool: tool.full.clone(),
                 server: Some(tool.server.clone()),
                 version: Some(tool.version.as_str().into()),
-                outcome: made.outcome,
+                outcome: made.outcome.into(),
                 approver: made.approver,
                 fault: made.error().and_then(|error| fault_words(error.code, error.message)),
                 bytes_out: Some(bytes_out),
@@ -126,7 +127,7 @@ impl Observing {
         if self.calls.is_on() {
             let call = FinishedCall {
                 tool: tool.into(),
-                outcome: fault.code.as_str(),
+                outcome: fault.code.as_str().into(),
                 fault: fault_words(fault.code.as_str(), &fault.message),
                 gateway_us: micros(begun.at.elapsed()),
                 ..ended_call(caller, begun)

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nonet_api::notice::Notice;
 use nonet_base::text::clip;
 use nonet_config::{
     self as config, BearerToken, Config, FileTrust, LoadError, LoadedConfig, keyring, secrets_file, shell,
@@ -23,7 +24,7 @@ use nonet_servers::downstream::ServerUpdate;
 use nonet_store::reloads::{self, ReloadDesk, ReloadPost, text_hash};
 use notify::{RecursiveMode, Watcher};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 pub(super) use self::losses::losses;
@@ -226,13 +227,11 @@ impl Gateway {
                 let outcome = match loaded {
                     Ok(loaded) => self.apply(loaded, hash).await,
                     Err(error) => {
-                        let notice = json!({
-                            "kind": "config_faulty",
-                            "message": clip(&error.to_string(), 1_000),
-                            "hint": "Nothing was changed. Run `nonet check` to see all faults.",
-                        });
-                        self.announce(&notice);
-                        notice
+                        let notice = Notice::ConfigFaulty {
+                            message: clip(&error.to_string(), 1_000),
+                            hint: "Nothing was changed. Run `nonet check` to see all faults.".into(),
+                        };
+                        self.announce(notice)
                     }
                 };
                 if let Some(post) = post.clone() {
@@ -264,45 +263,41 @@ impl Gateway {
                 ),
                 false => "restart Nonet".into(),
             };
-            let notice = json!({
-                "kind": "config_refused",
-                "message": format!("The changed servers.toml is refused, because it loses {}. The configuration stays as it was.", lost.join("; ")),
-                "lost": lost,
-                "hint": format!("If this is intended, the user can run `{accept}` or {or}."),
-            });
-            if self.texts.refuse(hash, lost) {
-                self.announce(&notice);
-            }
-            return notice;
+            let notice = Notice::ConfigRefused {
+                message: format!(
+                    "The changed servers.toml is refused, because it loses {}. The configuration stays as it was.",
+                    lost.join("; ")
+                ),
+                lost: lost.clone(),
+                hint: format!("If this is intended, the user can run `{accept}` or {or}."),
+            };
+            return match self.texts.refuse(hash, lost) {
+                true => self.announce(notice),
+                false => notice.into(),
+            };
         }
         let faults: Vec<String> = loaded.faults.iter().map(ToString::to_string).collect();
         let changes = self.reload(loaded.config).await;
         self.texts.use_it(hash);
         if changes == WorldChanges::default() && faults.is_empty() {
             tracing::info!("configuration reloaded; nothing changed");
-            return json!({ "kind": "config_unchanged" });
+            return Notice::ConfigUnchanged.into();
         }
-        let mut notice = json!({ "kind": "config_changed" });
-        if let (Some(fields), Ok(Value::Object(changes))) =
-            (notice.as_object_mut(), serde_json::to_value(&changes))
-        {
-            fields.extend(changes);
-        }
-        if !faults.is_empty() {
-            notice["faults"] = json!(faults);
-            notice["hint"] = json!("Entries with a fault keep their old version; new ones are left out.");
-        }
-        self.announce(&notice);
-        notice
+        let hint = "Entries with a fault keep their old version; new ones are left out.";
+        let hint = (!faults.is_empty()).then_some(hint.into());
+        self.announce(Notice::ConfigChanged { changes, faults, hint })
     }
 
-    /// Logs the outcome of a changed file and notifies every session that sees all servers.
-    fn announce(&self, notice: &Value) {
-        match notice["kind"] != "config_changed" || notice.get("faults").is_some() {
-            true => tracing::warn!("{notice}"),
-            false => tracing::info!("{notice}"),
+    /// Logs the outcome of a changed file and notifies every session that sees all servers. Returns the notice.
+    fn announce(&self, notice: Notice) -> Value {
+        let is_clean = matches!(&notice, Notice::ConfigChanged { faults, .. } if faults.is_empty());
+        let notice = Value::from(notice);
+        match is_clean {
+            true => tracing::info!("{notice}"),
+            false => tracing::warn!("{notice}"),
         }
-        self.sessions.notify_unrestricted(notice);
+        self.sessions.notify_unrestricted(&notice);
+        notice
     }
 }
 

@@ -10,8 +10,9 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
+use nonet_api::work::TaskSummary;
 use nonet_parts::{
-    jobs::{self, Job, JobProgress, JobQuestions, JobStart, Jobs, TaskSummary},
+    jobs::{self, Job, JobProgress, JobQuestions, JobStart, Jobs},
     kept::KeptResults,
     quotas::Admission,
 };

@@ -8,6 +8,7 @@ mod file;
 
 use std::{sync::Arc, time::Duration};
 
+use nonet_api::notice::Notice;
 use nonet_base::text::clip;
 use nonet_config::{self as config, ConfigFault, OneServer, ServerSettings, Transport, shell};
 use nonet_servers::{
@@ -144,7 +145,7 @@ impl Gateway {
         let gate = Gate::of(&self.publisher, &caller.session);
         let all = gate.server(name).map_or(0, |entry| entry.tools.len());
         let visible = gate.tools().filter(|tool| *tool.server == *name).count();
-        let mut answer = json!({ "name": name, "state": state.as_str(), "tools": visible });
+        let mut answer = json!({ "name": name, "state": state.shown(), "tools": visible });
         if persist {
             answer["file"] = json!(self.servers.config().file);
         }
@@ -457,21 +458,21 @@ impl Gateway {
         let config = self.servers.config();
         for (server, session) in servers {
             let Some(session) = self.sessions.get(*session) else { continue };
-            let (kind, message) = match config.gateway.allow_runtime_servers {
-                true => (
-                    "server_replaced",
-                    format!(
+            let name = server.to_string();
+            session.notify(match config.gateway.allow_runtime_servers {
+                true => Notice::ServerReplaced {
+                    server: name,
+                    message: format!(
                         "servers.toml now has a server `{server}`, which replaces the one that this session added."
                     ),
-                ),
-                false => (
-                    "server_removed",
-                    format!(
+                },
+                false => Notice::ServerRemoved {
+                    server: name,
+                    message: format!(
                         "servers.toml no longer has `allow_runtime_servers = true`, so the server `{server}` that this session added has ended."
                     ),
-                ),
-            };
-            session.notify(json!({ "kind": kind, "server": &**server, "message": message }));
+                },
+            });
         }
     }
 }

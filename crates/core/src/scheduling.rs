@@ -2,13 +2,15 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use nonet_base::{
-    json::set_member,
-    text::{clip, hex},
+use nonet_api::{
+    notice::{Notice, ReminderNotice, RunNotice, RunOutcome},
+    schedules::{CancelledSchedule, NewSchedule, RunView, ScheduleList, ScheduleSubject, ScheduleView},
+    work::{TaskState, wait_call},
 };
+use nonet_base::text::{clip, hex};
 use nonet_config::{AppKind, AppModel, Config, ModelApp, StepKind};
 use nonet_parts::{
-    jobs::{JobStart, Jobs, TaskState, wait_call},
+    jobs::{JobStart, Jobs},
     timetable::{TimeFault, Timetable, Zone},
 };
 use nonet_servers::catalog::{EntryKind, GATEWAY, Tool};
@@ -39,6 +41,9 @@ const MOST_SCHEDULES: usize = 100;
 const LATE_MS: u64 = 5_000;
 /// The maximum length of a reminder, in characters.
 const MAX_MESSAGE: usize = 2_000;
+/// What the notice of a run says that was repeated, or cut off.
+const REPEATED: &str = "The gateway ended during this run, so the run was repeated.";
+const CUT_OFF: &str = "The gateway ended during this run, so it is unknown whether the run took effect. It was not repeated, because not everything that it calls is read-only or idempotent. Check what it has done before you run it again.";
 /// How long one wait for the end of a run lasts.
 const WAIT: Duration = Duration::from_secs(3_600);
 
@@ -125,15 +130,16 @@ impl ScheduleEntry {
         goes_on.then(|| Timetable::of_cron(&self.when)?.after(now_ms, &self.zone())).flatten()
     }
 
-    /// Adds the subject to a notice or a list.
-    fn describe(&self, about: &mut Value) {
+    /// Returns the subject for a notice or a list.
+    fn subject(&self) -> ScheduleSubject {
+        let label = self.label.clone();
+        let subject = ScheduleSubject { label, ..ScheduleSubject::default() };
         match &self.what {
-            ScheduledWork::Tool { name, .. } => set_member(about, "tool", &**name),
-            ScheduledWork::App { app_id, .. } => set_member(about, "app_id", &**app_id),
-            ScheduledWork::Reminder { message } => set_member(about, "message", &**message),
-        }
-        if let Some(label) = &self.label {
-            set_member(about, "label", &**label);
+            ScheduledWork::Tool { name, .. } => ScheduleSubject { tool: Some(name.clone()), ..subject },
+            ScheduledWork::App { app_id, .. } => ScheduleSubject { app_id: Some(app_id.clone()), ..subject },
+            ScheduledWork::Reminder { message } => {
+                ScheduleSubject { message: Some(message.clone()), ..subject }
+            }
         }
     }
 }
@@ -147,7 +153,7 @@ impl Errands {
         &self,
         caller: &Caller,
         mut arguments: ScheduleArguments,
-    ) -> Result<Value, Fault> {
+    ) -> Result<NewSchedule, Fault> {
         let owner = caller.owner().key().to_string();
         let own = self.errand_caller(&owner, "schedule");
         let mut changes = Vec::new();
@@ -217,11 +223,7 @@ impl Errands {
             }
         };
         changes.extend(repaired);
-        let mut answer = self.appoint(caller, what, arguments).await?;
-        if !changes.is_empty() {
-            answer["repaired"] = json!(changes);
-        }
-        Ok(answer)
+        Ok(NewSchedule { repaired: changes, ..self.appoint(caller, what, arguments).await? })
     }
 
     /// Creates a reminder.
@@ -229,7 +231,7 @@ impl Errands {
         &self,
         caller: &Caller,
         mut arguments: ScheduleArguments,
-    ) -> Result<Value, Fault> {
+    ) -> Result<NewSchedule, Fault> {
         let message = arguments.message.take().unwrap_or_default();
         let length = message.chars().count();
         if message.trim().is_empty() || length > MAX_MESSAGE {
@@ -334,7 +336,7 @@ impl Errands {
         caller: &Caller,
         what: ScheduledWork,
         arguments: ScheduleArguments,
-    ) -> Result<Value, Fault> {
+    ) -> Result<NewSchedule, Fault> {
         let ScheduleArguments { when, label, max_runs, timezone, .. } = arguments;
         let unreadable =
             |fault: TimeFault| Fault::new(FaultCode::InvalidParams, fault.message).suggest(fault.near);
@@ -380,29 +382,28 @@ impl Errands {
             return Err(Fault::new(FaultCode::RateLimited, message).then(schedule_list()));
         }
         self.table.asked_by(&owner, &id, &caller.session);
-        let mut answer = json!({ "job_id": id, "next_run": due_ms.map(|due| zone.show(due)) });
-        appointment.describe(&mut answer);
-        if let Some(name) = zone.name() {
-            answer["timezone"] = json!(name);
-        }
-        if before.is_some() {
-            answer["overwritten"] = json!(true);
-        }
-        self.note_end(&mut answer);
-        answer["next_step"] = json!(schedule_list());
-        Ok(answer)
+        Ok(NewSchedule {
+            job_id: id,
+            next_run: due_ms.map(|due| zone.show(due)),
+            subject: appointment.subject(),
+            timezone: zone.name().map(String::from),
+            overwritten: before.is_some(),
+            note: self.end_note(),
+            next_step: schedule_list(),
+            repaired: Vec::new(),
+        })
     }
 
     /// Returns all schedules and reminders of an owner.
-    pub(super) async fn schedules(&self, owner: &str) -> Result<Value, Fault> {
+    pub(super) async fn schedules(&self, owner: &str) -> Result<ScheduleList, Fault> {
         let all =
             self.keeping.records.all(RecordKind::Schedule, owner).await.map_err(|error| not_kept(&error))?;
-        let listed: Vec<Value> = all.iter().filter_map(schedule_in_list).collect();
-        Ok(json!({ "schedules": listed, "total": listed.len() }))
+        let schedules: Vec<ScheduleView> = all.iter().filter_map(schedule_in_list).collect();
+        Ok(ScheduleList { total: schedules.len(), schedules })
     }
 
     /// Cancels a schedule or a reminder by its id or its label. A run in progress continues.
-    pub(super) async fn cancel_schedule(&self, owner: &str, id: &str) -> Result<Value, Fault> {
+    pub(super) async fn cancel_schedule(&self, owner: &str, id: &str) -> Result<CancelledSchedule, Fault> {
         let kind = RecordKind::Schedule;
         let mut taken = self.keeping.records.take(kind, owner, id).await.map_err(|error| not_kept(&error))?;
         if taken.is_none() {
@@ -423,24 +424,23 @@ impl Errands {
             return Err(Fault::new(FaultCode::NotFound, message).then(schedule_list()));
         };
         self.table.is_over(owner, &record.id);
-        let mut answer = json!({ "job_id": record.id, "state": "cancelled" });
-        if let Some(appointment) = read(&record) {
-            appointment.describe(&mut answer);
-            if let Some(run) = appointment.begun {
-                answer["running"] = json!(run.task_id);
-                answer["next_step"] = json!(wait_call(&run.task_id));
-            }
-        }
-        Ok(answer)
+        let appointment = read(&record);
+        let subject = appointment.as_ref().map(ScheduleEntry::subject).unwrap_or_default();
+        let running = appointment.and_then(|appointment| appointment.begun).map(|run| run.task_id);
+        Ok(CancelledSchedule {
+            job_id: record.id,
+            state: "cancelled".into(),
+            subject,
+            next_step: running.as_deref().map(wait_call),
+            running,
+        })
     }
 
     /// Runs a due appointment.
     pub(super) async fn run_appointment(self: &Arc<Self>, record: Record) -> Result<(), ErrandError> {
         let appointment = read(&record).ok_or(ErrandError::Unreadable)?;
         match &appointment.what {
-            ScheduledWork::Reminder { message } => {
-                Ok(self.tell_reminder(&record, &appointment, message).await?)
-            }
+            ScheduledWork::Reminder { .. } => Ok(self.tell_reminder(&record, &appointment).await?),
             _ => self.run_scheduled(record, appointment).await,
         }
     }
@@ -461,22 +461,16 @@ impl Errands {
         }
     }
 
-    async fn tell_reminder(
-        &self,
-        record: &Record,
-        appointment: &ScheduleEntry,
-        message: &str,
-    ) -> Result<(), StoreError> {
+    async fn tell_reminder(&self, record: &Record, appointment: &ScheduleEntry) -> Result<(), StoreError> {
         let (now_ms, due_ms) = (self.keeping.clock.unix_ms(), record.due_ms.unwrap_or_default());
-        let mut notice = json!({ "kind": "reminder", "message": message });
-        appointment.describe(&mut notice);
-        notice["due"] = json!(appointment.zone().show(due_ms));
-        add_lateness(&mut notice, self.lateness(due_ms, now_ms));
         let kept = ScheduleEntry { runs: appointment.runs + 1, kept_ms: now_ms, ..appointment.clone() };
         let next_ms = kept.next_ms(now_ms.max(due_ms));
-        if let Some(next) = next_ms {
-            notice["next_run"] = json!(kept.zone().show(next));
-        }
+        let notice = Notice::Reminder(Box::new(ReminderNotice {
+            subject: appointment.subject(),
+            due: appointment.zone().show(due_ms),
+            late_ms: self.lateness(due_ms, now_ms),
+            next_run: next_ms.map(|next| kept.zone().show(next)),
+        }));
         self.tell_of_errand(record, &format!("{}-{due_ms}", record.id), notice).await;
         self.put_off(record.clone(), &kept, next_ms).await.map(drop)
     }
@@ -603,21 +597,15 @@ impl Errands {
         let result = self.keeping.kept.of_task(&caller.owner(), &run.task_id, usize::MAX).await;
         let result = result.unwrap_or_else(|fault| fault.to_result());
         let success = !is_error(&result);
-        let mut told = json!({ "success": success });
-        if success {
-            let value = value_of(&result);
-            if json_len(&value) <= SMALL {
-                told["result"] = value;
-            }
-        } else {
-            let (code, message) = failure(&result);
-            told["error"] = json!({ "code": code, "message": message });
-        }
-        if run.again {
-            told["again"] = json!(true);
-            told["message"] = json!("The gateway ended during this run, so the run was repeated.");
-        }
-        self.close_run(record, appointment, Some(success), told, wait_call(&run.task_id)).await
+        let told = RunOutcome {
+            success: Some(success),
+            result: success.then(|| value_of(&result)).filter(|value| json_len(value) <= SMALL),
+            error: (!success).then(|| failure(&result)),
+            again: run.again,
+            message: run.again.then_some(REPEATED.into()),
+            ..RunOutcome::default()
+        };
+        self.close_run(record, appointment, told, wait_call(&run.task_id)).await
     }
 
     /// Reports a run that was cut off and is not repeated, with what it was to do.
@@ -627,22 +615,22 @@ impl Errands {
         record: &Record,
         appointment: ScheduleEntry,
     ) -> Result<(), StoreError> {
-        let message = "The gateway ended during this run, so it is unknown whether the run took effect. It was not repeated, because not everything that it calls is read-only or idempotent. Check what it has done before you run it again.";
-        let mut told = json!({ "outcome": "unknown", "message": message });
+        let (outcome, message) = (Some("unknown".into()), Some(CUT_OFF.into()));
+        let mut told = RunOutcome { outcome, message, ..RunOutcome::default() };
         let mut next = schedule_list();
         match &appointment.what {
             ScheduledWork::Tool { name, params } => {
-                if json_len(&json!(params)) <= SMALL {
-                    told["params"] = json!(params);
-                }
+                told.params = Some(params.clone()).filter(|params| json_len(&json!(params)) <= SMALL);
                 if let Ok((_, tool)) = self.errand_tool(caller, name).await {
                     next = NextStep::new("browse_category", json!({ "category": &*tool.server }));
                 }
             }
-            ScheduledWork::App { input, .. } if json_len(input) <= SMALL => told["input"] = input.clone(),
-            ScheduledWork::App { .. } | ScheduledWork::Reminder { .. } => {}
+            ScheduledWork::App { input, .. } => {
+                told.input = Some(input.clone()).filter(|input| json_len(input) <= SMALL);
+            }
+            ScheduledWork::Reminder { .. } => {}
         }
-        self.close_run(record, appointment, None, told, next).await
+        self.close_run(record, appointment, told, next).await
     }
 
     /// Sends the notice of a run, and moves the appointment to its next due time.
@@ -650,31 +638,28 @@ impl Errands {
         &self,
         record: &Record,
         appointment: ScheduleEntry,
-        success: Option<bool>,
-        told: Value,
+        outcome: RunOutcome,
         next_step: NextStep,
     ) -> Result<(), StoreError> {
         let Some(run) = appointment.begun.clone() else { return Ok(()) };
         let now_ms = self.keeping.clock.unix_ms();
-        let last = Some(LastRun { at_ms: now_ms, success, task_id: run.task_id.clone() });
+        let last = Some(LastRun { at_ms: now_ms, success: outcome.success, task_id: run.task_id.clone() });
         let runs = appointment.runs + 1;
         let kept = ScheduleEntry { runs, kept_ms: now_ms, begun: None, last, ..appointment };
-        let mut notice = json!({ "kind": "scheduled_run", "job_id": record.id });
-        kept.describe(&mut notice);
-        if let (Some(notice), Value::Object(told)) = (notice.as_object_mut(), told) {
-            notice.extend(told);
-        }
-        add_lateness(&mut notice, run.late_ms);
-        set_member(&mut notice, "task_id", &*run.task_id);
         let still_there = self.keeping.records.get(record.kind, &record.owner, &record.id).await?;
         let is_still_it = still_there.is_some_and(|there| there.revision == record.revision);
         // The clock may have gone back since, but the due run is done.
         let after_ms = now_ms.max(record.due_ms.unwrap_or_default());
         let next_ms = kept.next_ms(after_ms).filter(|_| is_still_it);
-        if let Some(next) = next_ms {
-            set_member(&mut notice, "next_run", kept.zone().show(next));
-        }
-        set_member(&mut notice, "next_step", json!(next_step));
+        let notice = Notice::ScheduledRun(Box::new(RunNotice {
+            job_id: record.id.clone(),
+            subject: kept.subject(),
+            outcome,
+            late_ms: run.late_ms,
+            task_id: run.task_id.clone(),
+            next_run: next_ms.map(|next| kept.zone().show(next)),
+            next_step,
+        }));
         self.tell_of_errand(record, &run.task_id, notice).await;
         self.put_off(record.clone(), &kept, next_ms).await.map(drop)
     }
@@ -746,52 +731,40 @@ fn read(record: &Record) -> Option<ScheduleEntry> {
 }
 
 /// Describes a record for the list; `None` if it is not a schedule.
-pub(super) fn schedule_in_list(record: &Record) -> Option<Value> {
+pub(super) fn schedule_in_list(record: &Record) -> Option<ScheduleView> {
     Some(listed(record, &read(record)?))
 }
 
 /// Describes a schedule with its params, input or message.
-pub(super) fn schedule_in_full(record: &Record) -> Option<Value> {
+pub(super) fn schedule_in_full(record: &Record) -> Option<ScheduleView> {
     let appointment = read(record)?;
-    let mut shown = listed(record, &appointment);
-    match appointment.what {
-        ScheduledWork::Tool { params, .. } => shown["params"] = json!(params),
-        ScheduledWork::App { input, .. } => shown["input"] = input,
-        ScheduledWork::Reminder { .. } => {}
-    }
-    Some(shown)
+    let shown = listed(record, &appointment);
+    Some(match appointment.what {
+        ScheduledWork::Tool { params, .. } => ScheduleView { params: Some(params), ..shown },
+        ScheduledWork::App { input, .. } => ScheduleView { input: Some(input), ..shown },
+        ScheduledWork::Reminder { .. } => shown,
+    })
 }
 
-fn listed(record: &Record, appointment: &ScheduleEntry) -> Value {
+fn listed(record: &Record, appointment: &ScheduleEntry) -> ScheduleView {
     let zone = appointment.zone();
-    let mut entry = json!({ "job_id": record.id });
-    appointment.describe(&mut entry);
-    entry["when"] = json!(appointment.when);
-    if let Some(name) = zone.name() {
-        entry["timezone"] = json!(name);
-    }
-    entry["next_run"] = json!(record.due_ms.map(|due| zone.show(due)));
-    entry["runs"] = json!(appointment.runs);
-    if appointment.max_runs > 0 {
-        entry["max_runs"] = json!(appointment.max_runs);
-    }
-    if let Some(run) = &appointment.begun {
-        entry["running"] = json!(run.task_id);
-    }
-    if let Some(last) = &appointment.last {
-        let mut run = json!({ "at": zone.show(last.at_ms) });
-        match last.success {
-            Some(success) => run["success"] = json!(success),
-            None => run["outcome"] = json!("unknown"),
-        }
-        run["task_id"] = json!(last.task_id);
-        entry["last_run"] = run;
-    }
-    entry
-}
-
-fn add_lateness(notice: &mut Value, late_ms: u64) {
-    if late_ms > 0 {
-        set_member(notice, "late_ms", late_ms);
+    let run = |last: &LastRun| RunView {
+        at: zone.show(last.at_ms),
+        success: last.success,
+        outcome: last.success.is_none().then_some("unknown".into()),
+        task_id: last.task_id.clone(),
+    };
+    ScheduleView {
+        job_id: record.id.clone(),
+        subject: appointment.subject(),
+        when: appointment.when.clone(),
+        timezone: zone.name().map(String::from),
+        next_run: record.due_ms.map(|due| zone.show(due)),
+        runs: appointment.runs,
+        max_runs: appointment.max_runs,
+        running: appointment.begun.as_ref().map(|run| run.task_id.clone()),
+        last_run: appointment.last.as_ref().map(run),
+        params: None,
+        input: None,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use nonet_api::notice::Notice;
 use nonet_base::text::{clean, clip};
 use nonet_parts::skills::Skill;
 use nonet_schema::ValidParams;
@@ -262,7 +263,8 @@ fn read_arguments(caller: &Caller, gate: &Gate, skill: &str, given: Value) -> Va
     match tool.and_then(|tool| tool.schema.read(given.clone()).ok()) {
         Some(ValidParams { params, repaired }) => {
             if !repaired.is_empty() {
-                let notice = json!({ "kind": "input_repaired", "skill": skill, "changes": repaired });
+                let notice =
+                    Notice::InputRepaired { app: None, skill: Some(skill.to_string()), changes: repaired };
                 caller.session.notify(notice);
             }
             Value::Object(params)

@@ -1,185 +1,48 @@
 //! The status of the servers and of the gateway: one source for `gateway.status`, `nonet status`, the live page and
 //! `/metrics`.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
+use nonet_api::status::{
+    GatewayStatus, LiveStatus, MeanTimes, SearchStatus, ServerState, ServerStatus, ToolMark,
+};
 use nonet_base::clock::millis;
-use nonet_config::UnusableEntry;
-use nonet_parts::{audit::AuditStatus, metrics::Latency, rates::ShownRate};
-use nonet_servers::downstream::{BreakerStatus, Connection, ConnectionState, Era, Remedy, likely_cause};
-use nonet_store::SharedStore;
-use serde::Serialize;
-use serde_json::{Value, json};
+use nonet_servers::downstream::{Connection, ConnectionState, Remedy, likely_cause};
 
-use super::{Gateway, NEEDS_CONFIG};
+use super::Gateway;
 use crate::gate::Gate;
 use nonet_state::session::Caller;
 
 /// How many marked tools of one server the live page shows.
 const MOST_MARKED: usize = 20;
 
-#[derive(Serialize)]
-struct GatewayStatus {
-    version: &'static str,
-    uptime_s: u64,
-    /// What the refused servers.toml would lose.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    config_refused: Option<Vec<String>>,
-    servers: Vec<ServerStatus>,
-    tools: usize,
-    search: SearchStatus,
-    calls: u64,
-    failures: u64,
-    outcomes: BTreeMap<&'static str, u64>,
-    tasks_running: usize,
-    /// The configured limits on calls.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    rates: Vec<ShownRate>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    audit: Option<AuditStatus>,
-    /// The state that the replicas of this gateway share.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cluster: Option<SharedStore>,
-    #[serde(skip_serializing_if = "Latency::is_empty")]
-    latency: Latency,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mean_us: Option<MeanTimes>,
-}
-
-#[derive(Serialize)]
-struct SearchStatus {
-    by_meaning: bool,
-    /// Whether the model is in memory; otherwise the next search by meaning loads it.
-    model_loaded: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    indexed: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    of: Option<usize>,
-}
-
-#[derive(Serialize)]
-struct MeanTimes {
-    gateway: u64,
-    server: u64,
-}
-
-/// The status of one server. Only known figures are present.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct ServerStatus {
-    /// The server's name.
-    pub name: Arc<str>,
-    /// The state in one word; empty if no gateway runs.
-    #[serde(skip_serializing_if = "str::is_empty")]
-    pub state: &'static str,
-    /// The number of published tools.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tools: Option<usize>,
-    /// The age of the last known list, if no gateway runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub listed_s: Option<u64>,
-    /// The number of reconnects.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub restarts: u64,
-    /// The number of calls in flight.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub calls_running: u64,
-    /// The negotiated revision of the protocol, or `OpenAPI` with the version of the document.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
-    /// The era of that revision; absent if the server does not speak MCP.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub era: Option<Era>,
-    /// The time from the start to the published list.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub started_ms: Option<u64>,
-    /// `session` for a server that a session has added.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub of: Option<&'static str>,
-    /// The replica that runs the server's program for all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub runs_at: Option<String>,
-    /// Whether the server is in a sandbox.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub sandboxed: bool,
-    /// Why the server is not ready.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_error: Option<String>,
-    /// The age of the error in `error`, if no gateway runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed_s: Option<u64>,
-    /// The command that signs in.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub login: Option<String>,
-    /// Whether it needs a token in its `headers`, because nothing offers a sign-in.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub needs_token: bool,
-    /// The tools, or the server itself, that get no calls for a while because calls got no answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub breaker: Option<BreakerStatus>,
-    /// The likely cause of the error.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub likely_cause: Option<&'static str>,
-    /// What only the live page shows.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub live: Option<LiveStatus>,
-}
-
-/// The part of a server's status that only the live page shows.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct LiveStatus {
-    /// The last lines of stderr.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub stderr: Vec<String>,
-    /// Tools with noticeable definitions, and the reasons.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub marks: Vec<Value>,
-    /// The calls of all its tools.
-    pub calls: u64,
-    /// The failed calls among them.
-    pub failures: u64,
-    /// The time since the server became ready.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub uptime_s: Option<u64>,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
-impl ServerStatus {
-    /// Returns the status of a server that a configuration leaves out.
-    pub fn left_out(name: &str, left_out: &UnusableEntry) -> Self {
-        let last_error = Some(left_out.why());
-        Self { name: name.into(), state: NEEDS_CONFIG, last_error, ..Self::default() }
-    }
-
-    fn of(connection: &Connection) -> Self {
-        let state = connection.state();
-        let status = Self {
-            name: connection.name.clone(),
-            state: state.as_str(),
-            calls_running: connection.in_flight() as u64,
-            of: connection.settings().session.map(|_| "session"),
-            sandboxed: connection.settings().is_sandboxed(),
-            breaker: connection.resting(),
-            ..Self::default()
-        };
-        match state {
-            ConnectionState::Ready { version, era, took, .. } => {
-                Self { version: Some(version), era, started_ms: Some(millis(took)), ..status }
-            }
-            ConnectionState::AuthRequired { error, remedy } => {
-                let needs_token = matches!(remedy, Remedy::Headers);
-                let advice = format!("put a token into `headers` of [servers.{}]", connection.name);
-                let last_error = if needs_token { format!("{error}: {advice}") } else { error };
-                let login = remedy.command().map(String::from);
-                Self { login, needs_token, last_error: Some(last_error), ..status }
-            }
-            ConnectionState::Down { error, .. } => {
-                Self { likely_cause: likely_cause(&error), last_error: Some(error), ..status }
-            }
-            ConnectionState::Starting | ConnectionState::Stopped => status,
+/// Returns the status of a server as far as its connection knows it.
+fn status_of(connection: &Connection) -> ServerStatus {
+    let state = connection.state();
+    let status = ServerStatus {
+        state: Some(state.shown()),
+        calls_running: connection.in_flight() as u64,
+        of: connection.settings().session.map(|_| "session".into()),
+        sandboxed: connection.settings().is_sandboxed(),
+        breaker: connection.resting(),
+        ..ServerStatus::new(connection.name.clone())
+    };
+    match state {
+        ConnectionState::Ready { version, era, took, .. } => {
+            ServerStatus { version: Some(version), era, started_ms: Some(millis(took)), ..status }
         }
+        ConnectionState::AuthRequired { error, remedy } => {
+            let needs_token = matches!(remedy, Remedy::Headers);
+            let advice = format!("put a token into `headers` of [servers.{}]", connection.name);
+            let last_error = if needs_token { format!("{error}: {advice}") } else { error };
+            let login = remedy.command().map(String::from);
+            ServerStatus { login, needs_token, last_error: Some(last_error), ..status }
+        }
+        ConnectionState::Down { error, .. } => {
+            let likely_cause = likely_cause(&error).map(Into::into);
+            ServerStatus { likely_cause, last_error: Some(error), ..status }
+        }
+        ConnectionState::Starting | ConnectionState::Stopped => status,
     }
 }
 
@@ -200,12 +63,12 @@ impl Gateway {
     }
 
     /// Returns what `gateway.status` and `nonet check` show.
-    pub fn status(&self, caller: &Caller) -> Value {
+    pub fn status(&self, caller: &Caller) -> GatewayStatus {
         self.status_for(caller, StatusView::Caller)
     }
 
     /// Returns what the live page shows.
-    pub fn live_status(&self) -> Value {
+    pub fn live_status(&self) -> GatewayStatus {
         self.status_for(&Caller::default(), StatusView::Live)
     }
 
@@ -230,10 +93,10 @@ impl Gateway {
                 restarts: self.observing.metrics.restarts(name),
                 runs_at: self.runs_at(connection),
                 live: is_live.then(|| self.live_status_of(gate, connection)),
-                ..ServerStatus::of(connection)
+                ..status_of(connection)
             };
             if is_live && connection.is_held() {
-                status.state = "held";
+                status.state = Some(ServerState::Held);
             }
             status
         };
@@ -248,7 +111,7 @@ impl Gateway {
         let marked = tools().filter_map(|full| {
             let tool = gate.catalog().get(full)?;
             let first = tool.marks().marks.first()?;
-            Some(json!({ "tool": &*tool.full, "what": first.what, "where": first.place }))
+            Some(ToolMark { tool: tool.full.clone(), what: first.what.into(), place: first.place.clone() })
         });
         LiveStatus {
             stderr: connection.stderr_tail(),
@@ -259,7 +122,7 @@ impl Gateway {
         }
     }
 
-    fn status_for(&self, caller: &Caller, view: StatusView) -> Value {
+    fn status_for(&self, caller: &Caller, view: StatusView) -> GatewayStatus {
         let gate = &Gate::of(&self.publisher, &caller.session);
         let mut servers = self.server_statuses(gate, view);
         servers.extend(gate.left_out_status());
@@ -269,8 +132,8 @@ impl Gateway {
         let snapshot = &gate.snapshot;
         let indexing = *self.publisher.indexing().borrow();
         let (calls, failures) = self.observing.metrics.total();
-        json!(GatewayStatus {
-            version: env!("CARGO_PKG_VERSION"),
+        GatewayStatus {
+            version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: self.servers.uptime().as_secs(),
             config_refused: if gate.is_limited() { None } else { self.texts.refused() },
             servers,
@@ -288,7 +151,13 @@ impl Gateway {
             },
             calls,
             failures,
-            outcomes: self.observing.metrics.outcomes(),
+            outcomes: self
+                .observing
+                .metrics
+                .outcomes()
+                .into_iter()
+                .map(|(of, count)| (of.into(), count))
+                .collect(),
             tasks_running: self.keeping.jobs.running(),
             rates: self.calls.rates.load().shown(profile, token, |server| gate.sees(server)),
             // The location of the file is only for callers that may see everything.
@@ -296,7 +165,8 @@ impl Gateway {
             cluster: self.keeping.store.shared().filter(|_| profile.is_none()),
             latency: self.observing.metrics.latency(),
             mean_us: self.observing.metrics.mean_us().map(|(gateway, server)| MeanTimes { gateway, server }),
-        })
+            kept: None,
+        }
     }
 }
 
@@ -304,8 +174,11 @@ impl Gateway {
 mod tests {
     use std::path::Path;
 
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::GatewayOptions;
+    use nonet_api::status::Era;
     use nonet_config::{self as config, ValueSources};
     use nonet_parts::jobs::JobOwner;
     use nonet_testing::RedisServer;
@@ -325,22 +198,31 @@ mod tests {
         let found = other.keeping.kept.fetch(&owner, query, 1_000).await.expect("found");
         assert!(found.to_string().contains("shared"), "{found}");
         let caller = Caller { session: other.sessions.open(None), ..Caller::default() };
-        let cluster = other.status(&caller)["cluster"].clone();
+        let cluster = json!(other.status(&caller).cluster);
         let at = format!("127.0.0.1:{}", redis.port);
         assert_eq!(cluster, json!({ "engine": "redis", "at": at, "prefix": "nonet", "name": "one" }));
         drop(redis);
         assert!(other.keeping.kept.counts().await.is_none());
-        let trouble = &other.status(&caller)["cluster"]["trouble"];
-        assert!(trouble.as_str().is_some_and(|trouble| trouble.starts_with("does not answer")), "{trouble}");
+        let trouble = other.status(&caller).cluster.and_then(|cluster| cluster.trouble);
+        assert!(
+            trouble.as_deref().is_some_and(|trouble| trouble.starts_with("does not answer")),
+            "{trouble:?}"
+        );
     }
 
     #[test]
     fn only_known_figures_are_in_a_status() {
         let check = |status: ServerStatus, expected: Value| assert_eq!(json!(status), expected);
-        let named = || ServerStatus { name: "a".into(), ..ServerStatus::default() };
+        let named = || ServerStatus::new("a".into());
         check(named(), json!({ "name": "a" }));
         check(
-            ServerStatus { state: "ready", tools: Some(0), restarts: 2, era: Some(Era::Session), ..named() },
+            ServerStatus {
+                state: Some(ServerState::Ready),
+                tools: Some(0),
+                restarts: 2,
+                era: Some(Era::Session),
+                ..named()
+            },
             json!({ "name": "a", "state": "ready", "tools": 0, "restarts": 2, "era": "legacy" }),
         );
         let live = LiveStatus { calls: 3, uptime_s: Some(4), ..LiveStatus::default() };

@@ -4,10 +4,10 @@
 
 use std::{cmp::Reverse, collections::HashMap};
 
-use nonet_parts::figures::{Cost, Figures};
+use nonet_api::tools::{Cost, TieBreak};
+use nonet_parts::figures::Figures;
 use nonet_search::Hit;
 use nonet_servers::catalog::Tool;
-use serde::Serialize;
 
 use crate::gate::Gate;
 
@@ -17,16 +17,6 @@ const EQUAL: f32 = 0.001;
 /// The same limit for twins, whose texts differ only in the server's name and description. Measured with the built-in
 /// model: unrelated names and descriptions differ by up to 0.05; a hint at one of the servers makes 0.12 or more.
 const EQUAL_TWINS: f32 = 0.05;
-
-/// Why a hit comes before an equal one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum TieBreak {
-    /// Its server is ready.
-    State,
-    /// Its calls cost less.
-    Cost,
-}
 
 /// The criteria for equal hits; the better hit has the smaller value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,11 +4,15 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use nonet_api::{
+    notice::{Difference, Notice, ToolsChanged},
+    tools::{DefinitionState, OnChange, UntrustedDefinition},
+};
 use nonet_base::text::clip;
-use nonet_config::{OnChange, shell};
+use nonet_config::shell;
 use nonet_servers::{
     catalog::Tool,
-    pins::{ChangeNews, DefinitionChange, DefinitionState, WaitingPin, plain, shown_name},
+    pins::{ChangeNews, DefinitionChange, WaitingPin, plain, shown_name},
 };
 use nonet_store::{Pin, PinKind, StoreError};
 use nonet_text::{
@@ -16,19 +20,21 @@ use nonet_text::{
     name::full_name,
     template::FilledTemplate,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     Gateway,
     call::{PrepareError, PreparedCall},
 };
-use crate::calls::Calls;
+use crate::{calls::Calls, publish::read_again};
 use nonet_state::session::Caller;
 
 /// How many changed definitions a notice shows, and how much of each, in characters.
 const MOST_TOLD: usize = 10;
 const MOST_OF_DIFFERENCE: usize = 800;
 
+/// How many tools one list of a notice names.
+pub(super) const MOST_NAMED: usize = 20;
 /// How many changed definitions of one list are logged.
 const MOST_LOGGED: usize = 20;
 
@@ -36,16 +42,12 @@ impl Gateway {
     /// Adds a server's changes to the notice of its new list, or creates a notice.
     pub(super) fn notice_of_changes(
         &self,
-        notice: Option<Value>,
+        notice: Option<ToolsChanged>,
         server: &str,
         news: &[ChangeNews],
-    ) -> Value {
-        let mut notice = notice.unwrap_or_else(|| json!({ "kind": "tools_changed", "server": server }));
-        let mut redefined = match notice.get_mut("redefined").map(Value::take) {
-            Some(Value::Array(names)) => names,
-            _ => Vec::new(),
-        };
-        let (mut differences, mut held) = (Vec::new(), Vec::new());
+    ) -> ToolsChanged {
+        let mut notice =
+            notice.unwrap_or_else(|| ToolsChanged { server: server.into(), ..ToolsChanged::default() });
         if news.len() > MOST_LOGGED {
             tracing::warn!(%server, definitions = news.len(), "many definitions differ from the trusted ones; the first are logged");
         }
@@ -58,42 +60,35 @@ impl Gateway {
                     "a definition differs from the trusted one"
                 );
             }
-            if pin.kind == PinKind::Tool {
-                let full = json!(full_name(server, &pin.name));
-                if change.standing == DefinitionState::Changed
-                    && !redefined.contains(&full)
-                    && redefined.len() < 20
-                {
-                    redefined.push(full);
-                }
-            }
-            if change.effect != OnChange::Tell && held.len() < 20 {
-                held.push(json!(name));
-            }
-            if differences.len() < MOST_TOLD
-                && (change.standing == DefinitionState::Changed || pin.kind != PinKind::Tool)
+            let is_changed = change.standing == DefinitionState::Changed;
+            let full = full_name(server, &pin.name);
+            if pin.kind == PinKind::Tool
+                && is_changed
+                && !notice.redefined.contains(&full)
+                && notice.redefined.len() < MOST_NAMED
             {
-                let text = clip(&change.difference, MOST_OF_DIFFERENCE);
-                differences.push(json!({ "name": name, "difference": text }));
+                notice.redefined.push(full);
+            }
+            if change.effect != OnChange::Tell && notice.held.len() < MOST_NAMED {
+                notice.held.push(name.clone());
+            }
+            if notice.differences.len() < MOST_TOLD && (is_changed || pin.kind != PinKind::Tool) {
+                let difference = clip(&change.difference, MOST_OF_DIFFERENCE);
+                notice.differences.push(Difference { name, difference });
             }
         }
-        for (key, list) in [("redefined", redefined), ("held", held), ("differences", differences)] {
-            if !list.is_empty() {
-                notice[key] = json!(list);
-            }
-        }
-        notice["hint"] = json!(
+        notice.hint = Some(
             "A definition differs from the one that was trusted; what it says is its server's text. Ask the user if it looks wrong."
+                .into(),
         );
-        notice["command"] = json!(self.calls.trust_command(server));
-        if let Some(first) = notice.get("redefined").and_then(|all| all.get(0)).cloned() {
-            notice["next_step"] = json!({ "tool": "get_tool", "arguments": { "name": first } });
-        }
+        notice.command = Some(self.calls.trust_command(server));
+        notice.next_step = read_again(&notice.redefined);
         notice
     }
 
     /// Records that these changes were reported, or leaves the notice for the next session.
-    pub(super) fn note_told(&self, was_told: bool, notice: Value, news: Vec<ChangeNews>) {
+    pub(super) fn note_told(&self, was_told: bool, notice: ToolsChanged, news: Vec<ChangeNews>) {
+        let notice = Value::from(Notice::ToolsChanged(Box::new(notice)));
         // The sessions of a command's gateway show no notices, so the next serving gateway reports the changes.
         if self.errands.keeps_time.get().is_none() {
             return;
@@ -221,47 +216,24 @@ impl Calls {
             tool.full, change.rule
         );
         Fault::new(FaultCode::NeedsApproval, message)
-            .details(told(change, &command))
+            .details(json!(told(change, command)))
             .next("get_tool", json!({ "name": &*tool.full }))
     }
 
     /// Returns the description of an untrusted definition for `get_tool`.
-    pub(super) fn told_change(&self, tool: &Tool) -> Option<Value> {
+    pub(super) fn told_change(&self, tool: &Tool) -> Option<UntrustedDefinition> {
         let change = tool.change.as_ref()?;
-        Some(told(change, &self.trust_command(&full_name(&tool.server, &tool.own))))
+        Some(told(change, self.trust_command(&full_name(&tool.server, &tool.own))))
     }
 }
 
 /// Describes a change to clients.
-fn told(change: &DefinitionChange, command: &str) -> Value {
-    json!({
-        "state": change.standing.as_str(),
-        "on_change": change.effect,
-        "rule": change.rule,
-        "difference": change.difference,
-        "trust": command,
-    })
-}
-
-/// Reduces a notice of changes to the part that one session may see: names that `seen` accepts, which may also rename
-/// them.
-pub(super) fn retain_differences(
-    notice: &mut Map<String, Value>,
-    seen: &mut dyn FnMut(&mut Value) -> bool,
-) -> bool {
-    let mut any = false;
-    if let Some(held) = notice.get_mut("held").and_then(Value::as_array_mut) {
-        held.retain_mut(&mut *seen);
-        any |= !held.is_empty();
+fn told(change: &DefinitionChange, trust: String) -> UntrustedDefinition {
+    UntrustedDefinition {
+        state: change.standing,
+        on_change: change.effect,
+        rule: change.rule.clone(),
+        difference: change.difference.clone(),
+        trust,
     }
-    if let Some(differences) = notice.get_mut("differences").and_then(Value::as_array_mut) {
-        differences.retain_mut(|one| one.get_mut("name").is_some_and(&mut *seen));
-        any |= !differences.is_empty();
-    }
-    for key in ["held", "differences"] {
-        if notice.get(key).and_then(Value::as_array).is_some_and(Vec::is_empty) {
-            notice.remove(key);
-        }
-    }
-    any
 }

@@ -4,13 +4,12 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
+use nonet_api::{servers::TrialView, status::ServerState};
 use nonet_base::text::clip;
 use nonet_config::{Config, ServerSettings, shell};
 use nonet_hosts::FileChange;
 use nonet_servers::downstream::{ConnectionState, Remedy, ServerUpdate, likely_cause};
 use nonet_store::reloads::{ReloadDesk, ReloadRequest, text_hash};
-use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
@@ -78,42 +77,41 @@ impl TrialResult {
         }
     }
 
-    /// Returns the result as JSON.
-    pub fn json(&self) -> Value {
-        match self {
-            Self::Ready(tools) => json!({ "state": "ready", "tools": tools }),
-            Self::SignIn(login) => json!({ "state": "auth_required", "login": login }),
-            Self::Failed(error) => json!({ "state": "down", "last_error": error }),
-            Self::LeftOut(why) => json!({ "state": "needs_config", "last_error": why }),
-        }
-    }
-}
-
-impl Serialize for TrialResult {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.json().serialize(serializer)
+    /// Returns the result as answers show it.
+    pub fn view(&self) -> TrialView {
+        let (state, tools, login, last_error) = match self {
+            Self::Ready(tools) => (ServerState::Ready, Some(*tools), None, None),
+            Self::SignIn(login) => (ServerState::AuthRequired, None, login.clone(), None),
+            Self::Failed(error) => (ServerState::Down, None, None, Some(error.clone())),
+            Self::LeftOut(why) => (ServerState::NeedsConfig, None, None, Some(why.clone())),
+        };
+        let (likely_cause, stderr) = (None, Vec::new());
+        TrialView { state: Some(state), tools, login, last_error, likely_cause, stderr }
     }
 }
 
 /// A server that was tried out, for its user.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct ServerTrial {
     /// The server.
-    #[serde(skip)]
     pub name: String,
     /// How it did; none if it is disabled.
-    #[serde(flatten)]
     pub tried: Option<TrialResult>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     likely_cause: Option<&'static str>,
     /// The last lines of stderr of a failed server.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     stderr: Vec<String>,
 }
 
 impl ServerTrial {
     fn of(name: &str, tried: Option<TrialResult>) -> Self {
         Self { name: name.into(), tried, likely_cause: None, stderr: Vec::new() }
+    }
+
+    /// Returns the trial as answers show it.
+    pub fn view(&self) -> TrialView {
+        let likely_cause = self.likely_cause.map(Into::into);
+        let tried = self.tried.as_ref().map(TrialResult::view).unwrap_or_default();
+        TrialView { likely_cause, stderr: self.stderr.clone(), ..tried }
     }
 
     /// Whether the server is unusable in this state.

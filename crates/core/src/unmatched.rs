@@ -8,8 +8,8 @@ use std::{
     sync::Arc,
 };
 
+use nonet_api::notice::Notice;
 use nonet_state::unmatched::{UnmatchedRule, unmatched_rules};
-use serde_json::json;
 
 use super::Gateway;
 
@@ -50,13 +50,11 @@ impl Gateway {
                 tracing::warn!("{rule}");
             }
             if reported.changed && !news.is_empty() {
-                let shown: Vec<&String> = news.iter().take(MAX_SHOWN).collect();
-                let notice = json!({
-                    "kind": "rules_without_tools",
-                    "rules": shown,
-                    "hint": "These rules have no effect. The user may have misspelt a name.",
-                });
-                gateway.sessions.notify_unrestricted(&notice);
+                let notice = Notice::RulesWithoutTools {
+                    rules: news.into_iter().take(MAX_SHOWN).collect(),
+                    hint: "These rules have no effect. The user may have misspelt a name.".into(),
+                };
+                gateway.sessions.notify_unrestricted(&notice.into());
             }
         });
     }

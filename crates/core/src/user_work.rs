@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use nonet_base::{json::set_member, text::clip};
+use nonet_api::work::{AllWork, FactList, FactView, Owned, WorkAction, WorkDetails, WorkKind};
+use nonet_base::text::clip;
 use nonet_parts::{approvals::AnswerError, jobs::JobOwner};
 use nonet_store::{RecordKind, StoreError};
 use nonet_text::{
     fault::{Fault, FaultCode},
     results::json_len,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -37,38 +37,6 @@ const CLIPPED: usize = 400;
 /// How long a cancelled task may take to end.
 const CANCEL_WAIT: Duration = Duration::from_secs(2);
 
-/// The kind of a piece of work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WorkKind {
-    /// A call in the background.
-    Task,
-    /// A repeated call.
-    Watch,
-    /// A call, an app or a reminder for later.
-    Schedule,
-    /// A remembered fact.
-    Fact,
-    /// A kept result.
-    Result,
-    /// A workflow that waits for an answer.
-    Workflow,
-}
-
-/// The user's action on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WorkAction {
-    /// Cancels a task.
-    Cancel,
-    /// Pauses a watch.
-    Pause,
-    /// Resumes a watch.
-    Resume,
-    /// Removes it, which also ends a watch or schedule.
-    Delete,
-}
-
 /// A piece of work: its owner as the store knows it, and its id.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkItem<'a> {
@@ -82,35 +50,24 @@ pub struct WorkItem<'a> {
 
 impl Gateway {
     /// Returns all work except facts: one list for each kind, latest first, with the total number.
-    pub async fn user_work(&self) -> Result<Value, Fault> {
+    pub async fn user_work(&self) -> Result<AllWork, Fault> {
         let tasks = self.keeping.jobs.of_everybody(&self.owners(), LISTED).await;
-        let tasks: Vec<Value> = tasks.iter().map(|(owner, task)| with_owner(json!(task), owner)).collect();
         let watches = self.keeping.records.of_kind(RecordKind::Watch).await.map_err(unread)?;
         let schedules = self.keeping.records.of_kind(RecordKind::Schedule).await.map_err(unread)?;
-        let watches =
-            watches.iter().rev().filter_map(|one| Some(with_owner(watches::in_list(one)?, &one.owner)));
-        let schedules =
-            schedules.iter().rev().filter_map(|one| Some(with_owner(schedule_in_list(one)?, &one.owner)));
-        let results = self.keeping.store.results(LISTED).await.map_err(unread)?;
-        let results: Vec<Value> = results.iter().map(|one| json!(one)).collect();
-        let kept = self
-            .keeping
-            .kept
-            .counts()
-            .await
-            .map(|kept| json!({ "entries": kept.entries, "bytes": kept.bytes }));
-        Ok(json!({
-            "tasks": tasks,
-            "watches": watches.take(LISTED).collect::<Vec<_>>(),
-            "schedules": schedules.take(LISTED).collect::<Vec<_>>(),
-            "results": results,
-            "workflows": self.apps.parked.in_list(LISTED).await?,
-            "kept": kept,
-        }))
+        let watches = watches.iter().rev().filter_map(|one| owned(watches::in_list(one)?, &one.owner));
+        let schedules = schedules.iter().rev().filter_map(|one| owned(schedule_in_list(one)?, &one.owner));
+        Ok(AllWork {
+            tasks: tasks.into_iter().map(|(owner, work)| Owned { work, owner }).collect(),
+            watches: watches.take(LISTED).collect(),
+            schedules: schedules.take(LISTED).collect(),
+            results: self.keeping.store.results(LISTED).await.map_err(unread)?,
+            workflows: self.apps.parked.in_list(LISTED).await?,
+            kept: self.keeping.kept.counts().await,
+        })
     }
 
     /// Returns the facts that fit a query best, or the newest without a query.
-    pub async fn user_facts(&self, query: &str) -> Result<Value, Fault> {
+    pub async fn user_facts(&self, query: &str) -> Result<FactList, Fault> {
         let (mut facts, mut total) = (Vec::new(), 0);
         let embedder = self.publisher.embedder();
         for owner in self.owners() {
@@ -127,55 +84,56 @@ impl Gateway {
         });
         let best = facts.first().and_then(|(score, ..)| *score).unwrap_or_default();
         facts.retain(|(score, ..)| score.is_none_or(|score| score >= FAR * best));
-        let shown = facts.iter().take(FACTS).map(|(_, owner, fact)| {
-            let text = clip(&fact.document.description, CLIPPED);
-            json!({ "id": fact.document.id, "owner": owner, "text": text, "tags": fact.document.terms, "at_ms": fact.at_ms })
+        let shown = facts.into_iter().take(FACTS).map(|(_, owner, fact)| FactView {
+            id: fact.document.id.to_string(),
+            owner,
+            text: clip(&fact.document.description, CLIPPED),
+            tags: fact.document.terms.clone(),
+            at_ms: fact.at_ms,
         });
-        Ok(
-            json!({ "facts": shown.collect::<Vec<_>>(), "total": total, "remembers": self.servers.config().gateway.memory }),
-        )
+        Ok(FactList { facts: shown.collect(), total, remembers: self.servers.config().gateway.memory })
     }
 
     /// Returns one piece of work in full; of a kept result, as much as can be shown, from `offset` on.
-    pub async fn work_in_full(&self, item: WorkItem<'_>, offset: u64) -> Result<Value, Fault> {
+    pub async fn work_in_full(&self, item: WorkItem<'_>, offset: u64) -> Result<WorkDetails, Fault> {
         let WorkItem { kind, owner, id } = item;
-        match kind {
+        Ok(match kind {
             WorkKind::Task => {
                 let by = self.job_owner(owner, id);
-                let Some(task) = self.keeping.jobs.find(id, &by).await.map_err(unread)? else {
-                    return Err(not_there(id));
+                let found = self.keeping.jobs.find(id, &by).await.map_err(unread)?;
+                let task = found.ok_or_else(|| not_there(id))?;
+                let result = match task.state.has_result() {
+                    true => Some(self.keeping.kept.of_task(&by, id, SHOWN).await.unwrap_or_default()),
+                    false => None,
                 };
-                let mut shown = json!(task);
-                if task.state.has_result() {
-                    shown["result"] = self.keeping.kept.of_task(&by, id, SHOWN).await.unwrap_or_default();
-                }
-                Ok(shown)
+                WorkDetails::Task { task, result }
             }
             WorkKind::Watch => {
                 let (record, watch) = self.errands.watch_of(owner, id).await?;
-                Ok(watches::in_full(&record, &watch))
+                WorkDetails::Watch(Box::new(watches::in_full(&record, &watch)))
             }
             WorkKind::Schedule => {
                 let record =
                     self.keeping.records.get(RecordKind::Schedule, owner, id).await.map_err(unread)?;
-                record.as_ref().and_then(schedule_in_full).ok_or_else(|| not_there(id))
+                let schedule = record.as_ref().and_then(schedule_in_full).ok_or_else(|| not_there(id))?;
+                WorkDetails::Schedule(Box::new(schedule))
             }
             WorkKind::Fact => {
                 let record = self.keeping.records.get(RecordKind::Fact, owner, id).await.map_err(unread)?;
-                record.map(|record| record.body).ok_or_else(|| not_there(id))
+                WorkDetails::Fact(record.ok_or_else(|| not_there(id))?.body)
             }
             WorkKind::Result => {
                 let query = Map::from_iter([("ref".into(), json!(id)), ("offset".into(), json!(offset))]);
-                Ok(json!({ "result": self.keeping.kept.fetch(&user(owner), query, SHOWN).await? }))
+                WorkDetails::Result { result: self.keeping.kept.fetch(&user(owner), query, SHOWN).await? }
             }
             WorkKind::Workflow => {
                 let mut flow = self.apps.parked.in_full(owner, id).await?.ok_or_else(|| not_there(id))?;
-                if json_len(&flow["input"]) > SHOWN {
-                    flow["input"] = json!(clip(&flow["input"].to_string(), CLIPPED));
+                if let Some(input) = flow.input.as_mut().filter(|input| json_len(input) > SHOWN) {
+                    *input = json!(clip(&input.to_string(), CLIPPED));
                 }
-                Ok(flow)
+                WorkDetails::Workflow(Box::new(flow))
             }
-        }
+        })
     }
 
     /// Carries out the user's action on a piece of work.
@@ -259,9 +217,8 @@ fn user(owner: &str) -> JobOwner {
     JobOwner { profile, local: true, ..JobOwner::default() }
 }
 
-fn with_owner(mut entry: Value, owner: &str) -> Value {
-    set_member(&mut entry, "owner", owner);
-    entry
+fn owned<T>(work: T, owner: &str) -> Option<Owned<T>> {
+    Some(Owned { work, owner: owner.into() })
 }
 
 fn not_there(id: &str) -> Fault {

@@ -2,12 +2,16 @@
 
 use std::{sync::Arc, time::Instant};
 
+use nonet_api::{
+    notice::{Notice, NoticeReason, WatchNotice},
+    work::{CheckError, NotifyWhen, ShownValue, StartedWatch, WatchState},
+};
 use nonet_base::{clock::millis, text::clip};
 use nonet_config::select;
 use nonet_parts::{
     jobs::JobOwner,
     timetable::Zone,
-    watches::{CheckError, NoticeReason, NotifyWhen, SeenValue, Watch, WatchFinding, WatchNews, WatchState},
+    watches::{SeenValue, Watch, WatchFinding, WatchNews},
 };
 use nonet_servers::catalog::{EntryKind, GATEWAY, Tool};
 use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, StoreError};
@@ -15,7 +19,7 @@ use nonet_text::{
     fault::{Fault, FaultCode, NextStep},
     results::{ResultValue, is_error, json_len, value_of},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::errands::{ErrandError, ErrandResult, SMALL, bounded, failure, not_kept, unattended};
@@ -90,6 +94,16 @@ impl WatchArguments {
     }
 }
 
+/// What starting a watch answers.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum WatchStart {
+    /// The watch.
+    Started(Box<StartedWatch>),
+    /// The result of its first check, which failed: there is no watch.
+    Failed(Value),
+}
+
 /// The finding of a check, and its source.
 struct CheckOutcome {
     finding: WatchFinding,
@@ -108,7 +122,7 @@ impl Errands {
         self: &Arc<Self>,
         caller: &Caller,
         arguments: WatchArguments,
-    ) -> Result<Value, Fault> {
+    ) -> Result<WatchStart, Fault> {
         let mut watch = arguments.into_watch()?;
         bounded("params", &Value::Object(watch.params.clone()))?;
         for (whose, filter) in
@@ -144,46 +158,40 @@ impl Errands {
                 return Err(not_readable(&error.message));
             }
             if !PASSING.iter().any(|code| code.as_str() == error.code) {
-                return Ok(not_started(looked.result));
+                return Ok(WatchStart::Failed(not_started(looked.result)));
             }
         }
         watch.take(looked.finding.clone(), at_ms, millis(timer.elapsed()));
         let (id, due_ms) = self.put_watch(caller, &watch, at_ms).await?;
-        let mut answer = json!({
-            "watcher_id": id,
-            "state": watch.state,
-            "next_check_at": due_ms.map(|due| Zone::machine().show(due)),
-            "tool": watch.tool,
-        });
         let note = looked.note.as_ref().map(|note| format!("`select`: {note}"));
-        let repaired: Vec<String> = repaired.into_iter().chain(note).collect();
-        if !repaired.is_empty() {
-            answer["repaired"] = json!(repaired);
-        }
-        match &watch.error {
-            Some(error) => {
-                answer["error"] = json!(error);
-                answer["hint"] = json!(FAILS_NOW);
-            }
-            None => {
-                let is_whole = watch.select.is_none();
-                merge(&mut answer, self.shown_value(&own, &looked.value, &looked.result, is_whole).await);
-            }
-        }
-        if watch.is_met {
-            answer["is_met"] = json!(true);
-        }
-        if let Ok(tool) = &found
-            && let Some(uri) = self.followable(&own, tool, &watch, &looked.result)
-        {
-            answer["resource"] = json!(uri);
-            answer["hint"] = json!(format!(
+        let resource = match &found {
+            Ok(tool) => self.followable(&own, tool, &watch, &looked.result),
+            Err(_) => None,
+        };
+        let fails_now = watch.error.as_ref().map(|_| FAILS_NOW.to_string());
+        let hint = resource.as_ref().map(|uri| {
+            format!(
                 "The server itself reports changes of `{uri}`: a client that supports resource subscriptions gets them at once by resources/subscribe, without checks."
-            ));
-        }
-        self.note_end(&mut answer);
-        answer["next_step"] = json!(watch_call("status", &id));
-        Ok(answer)
+            )
+        });
+        let value = match &watch.error {
+            Some(_) => ShownValue::default(),
+            None => self.shown_value(&own, &looked.value, &looked.result, watch.select.is_none()).await,
+        };
+        Ok(WatchStart::Started(Box::new(StartedWatch {
+            next_step: watch_call("status", &id),
+            watcher_id: id,
+            state: watch.state,
+            next_check_at: due_ms.map(|due| Zone::machine().show(due)),
+            tool: watch.tool,
+            repaired: repaired.into_iter().chain(note).collect(),
+            error: watch.error,
+            value,
+            is_met: watch.is_met,
+            resource,
+            hint: hint.or(fails_now),
+            note: self.end_note(),
+        })))
     }
 
     /// Stores a new watch. Returns its id, and when its next check is due.
@@ -364,51 +372,42 @@ impl Errands {
         watch: &Watch,
         news: &WatchNews,
         looked: &CheckOutcome,
-    ) -> Value {
-        let mut notice = json!({ "kind": "watch", "watcher_id": id, "tool": watch.tool, "why": news.why });
-        if let Some(label) = &watch.label {
-            notice["label"] = json!(label);
-        }
-        notice["message"] = json!(message(watch, news));
-        let mut next = watch_call("status", id);
-        match &watch.error {
-            Some(error) => notice["error"] = json!(error),
-            None => {
-                let shown =
-                    self.shown_value(caller, &looked.value, &looked.result, watch.select.is_none()).await;
-                if let Some(reference) = shown.get("ref") {
-                    next = NextStep::own("fetch_result", json!({ "ref": reference }));
-                }
-                merge(&mut notice, shown);
-                if let Some(before) = news.before.as_ref().filter(|before| json_len(before) <= SMALL / 2) {
-                    notice["before"] = before.clone();
-                }
-            }
-        }
-        notice["checks"] = json!(watch.counts.checks);
-        if let Some(counts) = news.counts {
-            notice["summary"] = json!(counts);
-        }
-        if watch.state != WatchState::Active {
-            notice["state"] = json!(watch.state);
-            next = match watch.state {
-                WatchState::Paused => watch_call("resume", id),
-                _ => next,
-            };
-        }
-        notice["next_step"] = json!(next);
-        notice
+    ) -> Notice {
+        let value = match &watch.error {
+            Some(_) => ShownValue::default(),
+            None => self.shown_value(caller, &looked.value, &looked.result, watch.select.is_none()).await,
+        };
+        let is_small = |before: &&Value| watch.error.is_none() && json_len(before) <= SMALL / 2;
+        let next_step = match &value.reference {
+            _ if watch.state == WatchState::Paused => watch_call("resume", id),
+            Some(reference) => NextStep::own("fetch_result", json!({ "ref": reference })),
+            None => watch_call("status", id),
+        };
+        Notice::Watch(Box::new(WatchNotice {
+            watcher_id: id.into(),
+            tool: watch.tool.clone(),
+            why: news.why,
+            label: watch.label.clone(),
+            message: message(watch, news),
+            error: watch.error.clone(),
+            value,
+            before: news.before.as_ref().filter(is_small).cloned(),
+            checks: watch.counts.checks,
+            summary: news.counts,
+            state: Some(watch.state).filter(|state| *state != WatchState::Active),
+            next_step,
+        }))
     }
 
     /// Evaluates a result for a watch.
     async fn finding(&self, owner: &JobOwner, watch: &Watch, result: Value, at_ms: u64) -> CheckOutcome {
-        let failed = |code: String, message: String, result: Value| {
-            let finding = WatchFinding::Error(CheckError { code, message });
+        let failed = |error: CheckError, result: Value| {
+            let finding = WatchFinding::Error(error);
             CheckOutcome { finding, value: Value::Null, result, note: None }
         };
+        let unfit = |message: String| CheckError { code: FaultCode::InvalidParams.as_str().into(), message };
         if is_error(&result) {
-            let (code, message) = failure(&result);
-            return failed(code, message, result);
+            return failed(failure(&result), result);
         }
         let mut note = None;
         let value = match &watch.select {
@@ -419,7 +418,7 @@ impl Errands {
                     selected.value
                 }
                 Err(error) => {
-                    return failed(FaultCode::InvalidParams.as_str().into(), error.to_string(), result);
+                    return failed(unfit(error.to_string()), result);
                 }
             },
         };
@@ -430,7 +429,7 @@ impl Errands {
                 {
                     Ok(holds) => holds,
                     Err(error) => {
-                        return failed(FaultCode::InvalidParams.as_str().into(), error.to_string(), result);
+                        return failed(unfit(error.to_string()), result);
                     }
                 }
             }
@@ -497,12 +496,6 @@ fn not_started(mut result: Value) -> Value {
         content.push(json!({ "type": "text", "text": "No watch was started, because its first check failed with this error." }));
     }
     result
-}
-
-fn merge(answer: &mut Value, more: Value) {
-    if let (Some(answer), Value::Object(more)) = (answer.as_object_mut(), more) {
-        answer.extend(more);
-    }
 }
 
 /// Summarises a notice in one sentence.

@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
+pub use nonet_api::setup::RemainingServer;
 use nonet_config::{
     keyring::{self, Keyring},
     secrets_file::{self, SecretsFile},
 };
-use serde::Deserialize;
 
 use super::{
     Host, HostFault, Machine, Os,
@@ -30,16 +30,6 @@ pub enum ImportSource<'a> {
     File(&'a Path),
     /// Pasted text in the format of such a file, without the servers of these names.
     Text(&'a str, &'a [String]),
-}
-
-/// A server that stays with its client.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RemainingServer {
-    /// The client.
-    pub client: String,
-    /// The server's name there.
-    pub server: String,
 }
 
 /// How servers are imported. Secrets without a store become variables that the user sets.

@@ -9,7 +9,7 @@ mod places;
 
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+pub use nonet_api::setup::MappedRule;
 use serde_json::Value;
 
 pub(super) use names::ToolNames;
@@ -18,17 +18,6 @@ pub(super) use places::of_client;
 use nonet_config::Policy;
 
 use super::{OWN_NAME, shortened};
-
-/// A rule of a client, and what became of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct MappedRule {
-    /// The rule, as the client's file has it.
-    pub rule: String,
-    /// The file.
-    pub file: PathBuf,
-    /// What servers.toml has for it.
-    pub became: String,
-}
 
 /// What a rule does with tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use nonet_base::text::{clip, clip_words, line};
 use nonet_text::name::RESERVED;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::timeout;
 
-use nonet_core::{Gate, Gateway, NEEDS_CONFIG, WorkSummary};
+use nonet_api::{
+    status::ServerState,
+    tools::{CategoryLine, OpenTask},
+};
+use nonet_core::{Gate, Gateway, WorkSummary};
 use nonet_state::session::Caller;
 
 /// How many left-out servers the instructions name.
@@ -33,11 +37,8 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
     let work = work.ok().flatten();
     let gate = Gate::of(&gateway.publisher, &caller.session);
     let categories = gate.categories();
-    let (left_out, there): (Vec<&Value>, Vec<&Value>) = categories["categories"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .partition(|category| category["state"] == NEEDS_CONFIG);
+    let (left_out, there): (Vec<&CategoryLine>, Vec<&CategoryLine>) =
+        categories.categories.iter().partition(|category| category.state == Some(ServerState::NeedsConfig));
     let mut notices = left_out_notice(&left_out);
     if let Some(first) = gate.first_server() {
         notices.push_str(&format!("\n\n{first}"));
@@ -45,10 +46,10 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
     let names: Vec<String> = there
         .into_iter()
         .map(|category| {
-            let name = category["name"].as_str().unwrap_or_default();
+            let name = &*category.name;
             // Never a server's own words, because they would be read as Nonet's.
             let about = match RESERVED.contains(&name) {
-                true => category["description"].as_str().unwrap_or_default(),
+                true => &*category.description,
                 false => gate.config().about(name).unwrap_or_default(),
             };
             if about.is_empty() {
@@ -101,10 +102,8 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
 fn work_notice(work: &WorkSummary) -> String {
     let mut parts: Vec<String> = work.goal.iter().map(|goal| format!("goal {}", json!(goal))).collect();
     if !work.open.is_empty() {
-        let task = |task: &Value| {
-            let subject = clip(task["subject"].as_str().unwrap_or_default(), SUBJECT);
-            format!("{} ({})", json!(subject), task["status"].as_str().unwrap_or_default())
-        };
+        let task =
+            |task: &OpenTask| format!("{} ({})", json!(clip(&task.subject, SUBJECT)), task.status.as_str());
         let tasks: Vec<String> = work.open.iter().map(task).collect();
         let more = match work.total - work.open.len() {
             0 => String::new(),
@@ -137,12 +136,12 @@ fn brief_notice(work: &WorkSummary) -> String {
 }
 
 /// Names the unusable servers; empty if there are none.
-fn left_out_notice(categories: &[&Value]) -> String {
+fn left_out_notice(categories: &[&CategoryLine]) -> String {
     if categories.is_empty() {
         return String::new();
     }
-    let names = categories.iter().take(LEFT_OUT).filter_map(|category| category["name"].as_str());
-    let names: Vec<String> = names.map(|name| clip(name, 40)).collect();
+    let names = categories.iter().take(LEFT_OUT);
+    let names: Vec<String> = names.map(|category| clip(&category.name, 40)).collect();
     let more = match categories.len().saturating_sub(LEFT_OUT) {
         0 => String::new(),
         more => format!(" and {more} more"),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use nonet_api::notice::Notice;
 use nonet_schema::{Schema, ValidParams};
 use nonet_text::{
     aliases::Aliases,
@@ -129,8 +130,10 @@ impl MetaCall<'_> {
     /// Returns the notice about changed arguments, if there are any.
     pub(super) fn notices(&mut self) -> Vec<Value> {
         let changes = std::mem::take(&mut self.changes);
-        let notice = || json!({ "kind": "arguments_repaired", "tool": self.tool.name, "changes": changes });
-        if changes.is_empty() { Vec::new() } else { vec![notice()] }
+        if changes.is_empty() {
+            return Vec::new();
+        }
+        vec![Notice::ArgumentsRepaired { tool: self.tool.name.into(), changes }.into()]
     }
 
     /// Takes the arguments if they are a text `name` and an object `params` and nothing else: in most calls of `execute_tool`,

@@ -9,6 +9,7 @@ use nonet_text::{
     fault::{Fault, FaultCode},
     results::CallResult,
 };
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -17,7 +18,7 @@ use super::{
 };
 use nonet_core::{
     AppArguments,
-    call::{CallRequest, text_result},
+    call::{CallRequest, answer_of},
 };
 
 /// The nine, in the order of `tools/list`.
@@ -61,8 +62,8 @@ fn text(about: &str) -> Value {
     json!({ "type": "string", "description": about })
 }
 
-fn answer(value: Value) -> CallResult {
-    text_result(value.to_string()).into()
+fn answer(answer: &impl Serialize) -> CallResult {
+    answer_of(answer).into()
 }
 
 fn search_tools() -> Definition {
@@ -90,7 +91,7 @@ fn search_tools() -> Definition {
             ("tags", &["tag"]),
         ]),
         run: |call| {
-            async move { Ok(answer(call.gateway.find.search(call.caller, call.read()?).await?)) }.boxed()
+            async move { Ok(answer(&call.gateway.find.search(call.caller, call.read()?).await?)) }.boxed()
         },
     }
 }
@@ -121,7 +122,7 @@ fn get_tool() -> Definition {
                     let message = "Give the `name` of a tool, or up to five `names`.";
                     return Err(Fault::new(FaultCode::InvalidParams, message).into());
                 }
-                Ok(answer(call.gateway.find.describe(call.caller, &names, many).await?))
+                Ok(answer(&call.gateway.find.describe(call.caller, &names, many).await?))
             }
             .boxed()
         },
@@ -196,7 +197,7 @@ fn list_categories() -> Definition {
         run: |call| {
             async move {
                 call.rename();
-                Ok(answer(call.gateway.find.list_categories(call.caller).await))
+                Ok(answer(&call.gateway.find.list_categories(call.caller).await))
             }
             .boxed()
         },
@@ -220,7 +221,7 @@ fn browse_category() -> Definition {
             ("page_size", &["limit", "perpage", "size"]),
         ]),
         run: |call| {
-            async move { Ok(answer(call.gateway.find.browse(call.caller, &call.read()?).await?)) }.boxed()
+            async move { Ok(answer(&call.gateway.find.browse(call.caller, &call.read()?).await?)) }.boxed()
         },
     }
 }

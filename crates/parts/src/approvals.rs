@@ -7,6 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use nonet_api::question::{ApprovalView, UserVerdict};
 use nonet_base::clock::{Clock, millis};
 use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, Records, StoreError};
 use serde::{Deserialize, Serialize};
@@ -20,18 +21,6 @@ pub const AGE: Duration = Duration::from_secs(900);
 const MOST: usize = 50;
 /// How often a waiting call checks for a decision by another process.
 const LOOK: Duration = Duration::from_millis(500);
-
-/// The user's verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum UserVerdict {
-    /// This once.
-    Allow,
-    /// For the rest of the session.
-    AllowForSession,
-    /// No.
-    Deny,
-}
 
 /// A decision, and where it was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -132,20 +121,20 @@ impl WaitingApproval {
         &self.record.id
     }
 
-    /// Returns the approval as JSON, for people and programs.
-    pub fn to_json(&self) -> Value {
-        json!({
-            "id": self.id(),
-            "question": self.asked.question,
-            "for": self.asked.subject,
-            "rule": self.asked.rule,
-            "client": self.asked.client,
-            "profile": Some(&self.record.owner).filter(|owner| !owner.is_empty()),
-            "for_session": self.asked.lasting,
-            "takes_answer": self.asked.takes_answer,
-            "left_s": self.left.as_secs(),
-            "age_s": AGE.saturating_sub(self.left).as_secs(),
-        })
+    /// Returns the approval as answers show it.
+    pub fn view(&self) -> ApprovalView {
+        ApprovalView {
+            id: self.id().into(),
+            question: self.asked.question.clone(),
+            subject: self.asked.subject.clone(),
+            rule: self.asked.rule.clone(),
+            client: self.asked.client.clone(),
+            profile: Some(self.record.owner.clone()).filter(|owner| !owner.is_empty()),
+            for_session: self.asked.lasting,
+            takes_answer: self.asked.takes_answer,
+            left_s: self.left.as_secs(),
+            age_s: AGE.saturating_sub(self.left).as_secs(),
+        }
     }
 
     /// Returns the user's decision, if there is one.

@@ -25,10 +25,10 @@ use std::{
 
 use arc_swap::ArcSwap;
 use hmac::{Hmac, KeyInit, Mac};
+use nonet_api::status::AuditStatus;
 use nonet_base::{clock::unix_ms, text::hex};
 use nonet_config::{AuditSettings, AuditSync, OnAuditFailure};
 use parking_lot::Mutex;
-use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::Sha256;
 use tokio::sync::{
@@ -40,7 +40,7 @@ use tokio::sync::{
 use self::writer::{Writer, WriterMessage};
 pub use self::{
     files::chain_files,
-    line::{Approver, AuditEntry, AuditedParams, ChainKey},
+    line::{AuditEntry, AuditedParams, ChainKey},
     mask::{MaskRules, masked},
     verify::{ChainBreak, ChainReport, each_line, has_line, verify},
 };
@@ -112,26 +112,6 @@ pub struct Audit {
     shared: Arc<Shared>,
     sender: mpsc::Sender<WriterMessage>,
     key: Hmac<Sha256>,
-}
-
-/// The state of the log, for the status.
-#[derive(Debug, Serialize)]
-pub struct AuditStatus {
-    /// `ok`, or `failing`.
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<PathBuf>,
-    /// The lines of this gateway.
-    lines: u64,
-    /// The calls without a line.
-    #[serde(skip_serializing_if = "is_zero")]
-    lost: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 impl Audit {
@@ -263,7 +243,7 @@ impl Audit {
     pub fn status(&self) -> AuditStatus {
         let shared = &self.shared;
         AuditStatus {
-            state: if shared.failing.load(Ordering::Relaxed) { "failing" } else { "ok" },
+            state: if shared.failing.load(Ordering::Relaxed) { "failing" } else { "ok" }.into(),
             file: shared.file.lock().clone(),
             lines: shared.lines.load(Ordering::Relaxed),
             lost: shared.lost.load(Ordering::Relaxed) + shared.lost_ever.load(Ordering::Relaxed),

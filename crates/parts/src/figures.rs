@@ -18,6 +18,7 @@ use std::{
 };
 
 use dashmap::DashMap;
+use nonet_api::tools::{Cost, ErrorReport, ToolReport};
 use nonet_base::{
     clock::{Clock, at_unix_ms},
     text::clip,
@@ -25,11 +26,10 @@ use nonet_base::{
 use nonet_store::{LastError, NamedFigures, Store, StoreError, ToolFigures};
 use nonet_text::secrets::without_secrets;
 use parking_lot::Mutex;
-use serde::Serialize;
 use tokio::sync::OnceCell;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use self::cost::Cost;
+use self::cost::cost_after;
 
 /// How long after a call its figures are written, together with the figures of later calls.
 const WRITE_AFTER: Duration = Duration::from_secs(3);
@@ -110,39 +110,6 @@ pub struct CallFailure<'a> {
     pub message: &'a str,
 }
 
-/// A tool's figures as a caller sees them. Only known figures are present.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ToolReport {
-    /// The number of calls by all owners.
-    pub calls: u64,
-    /// How many of the calls failed.
-    pub failures: u64,
-    /// The mean duration of the last successful calls, in milliseconds, at least 1; `None` without any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mean_ms: Option<u64>,
-    /// The 95th percentile of the same durations, in milliseconds, at least 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub p95_ms: Option<u64>,
-    /// The cost judged by the last calls; `None` if there are too few.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cost: Option<Cost>,
-    /// The owner's last error; `None` if it came from another version of the tool's definition.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_error: Option<ErrorReport>,
-}
-
-/// The last error as the same caller sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ErrorReport {
-    /// `tool_error` for the server's own `isError`, or the code of a fault.
-    pub code: String,
-    /// The error message, shortened and without secrets; left out if empty.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub message: String,
-    /// In RFC 3339.
-    pub at: String,
-}
-
 impl Figures {
     /// Creates figures over a store; without a store they end with the process. A task of `tasks` writes them, the last
     /// ones at `stop`.
@@ -210,7 +177,7 @@ impl Figures {
             failures: all.failures,
             mean_ms: cost::mean(&all.recent).map(whole_ms),
             p95_ms: cost::percentile(&all.recent, 95).map(whole_ms),
-            cost: Cost::after(&all.recent),
+            cost: cost_after(&all.recent),
             last_error: last_error.map(|error| ErrorReport {
                 code: error.code,
                 message: shown(&error.message),
@@ -222,7 +189,7 @@ impl Figures {
     /// Returns the cost of a call; medium if it is unknown.
     pub fn cost(&self, tool: &str) -> Cost {
         let entry = self.shared.tools.get(tool);
-        entry.and_then(|entry| Cost::after(&entry.lock().all().recent)).unwrap_or_default()
+        entry.and_then(|entry| cost_after(&entry.lock().all().recent)).unwrap_or_default()
     }
 }
 

@@ -25,7 +25,8 @@ use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub use summary::{TaskState, TaskSummary, list_call, wait_call};
+use nonet_api::work::{TaskState, TaskSummary};
+use summary::stored;
 
 use nonet_base::clock::{Clock, unix_ms};
 use nonet_store::{JobRow, JobState, Lifespan, Share, Store, StoreError};
@@ -383,7 +384,7 @@ impl Jobs {
             return Ok(None);
         }
         let row = self.store.job(id, owner.key()).await?;
-        Ok(row.map(|row| TaskSummary::stored(row, self.clock.unix_ms())))
+        Ok(row.map(|row| stored(row, self.clock.unix_ms())))
     }
 
     /// Waits up to `limit` for the end of a task that `owner` may see. A task of another gateway is polled.
@@ -461,7 +462,7 @@ impl Jobs {
         }
         let rows = self.store.jobs(owner.key(), MAX_EARLIER).await.unwrap_or_default();
         let earlier = rows.into_iter().filter(|row| !row.leased).take(limit);
-        earlier.map(|row| TaskSummary::stored(row, self.clock.unix_ms())).collect()
+        earlier.map(|row| stored(row, self.clock.unix_ms())).collect()
     }
 }
 

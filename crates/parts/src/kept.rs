@@ -8,9 +8,10 @@ mod tests;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
+use nonet_api::work::{KeptCounts, wait_call};
 use nonet_base::{allocator, json::set_member};
 use nonet_config::select::{self, SelectError, Selector};
-use nonet_store::{KeptCounts, Lifespan, Store, StoreError};
+use nonet_store::{Lifespan, Store, StoreError};
 use nonet_text::{
     fault::{Fault, FaultCode},
     results::{self, CallResult, ResultBody, ResultValue, json_len},
@@ -318,7 +319,7 @@ impl KeptResults {
             Some(Some(_)) => {}
             Some(None) => {
                 let message = format!("The task `{id}` is still running; it has no result yet.");
-                return Err(Fault::new(FaultCode::NotFound, message).then(jobs::wait_call(id)));
+                return Err(Fault::new(FaultCode::NotFound, message).then(wait_call(id)));
             }
             None if self.jobs.knows(id) => return Err(gone(id)),
             None => {}

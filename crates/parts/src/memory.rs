@@ -17,7 +17,7 @@ use nonet_search::{Embedder, RankingWeights, Settings};
 use nonet_store::Records;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use desk::{MOST_TASKS, TaskAddition, Todo, TodoState, Work, WorkPlace, Worklist};
+pub use desk::{MOST_TASKS, TaskAddition, Todo, Work, WorkPlace, Worklist};
 use facts::Fact;
 pub use facts::{FactOutcome, MOST_FACTS};
 use parking_lot::Mutex;

@@ -18,8 +18,11 @@ use std::{
 };
 
 use dashmap::DashMap;
+use nonet_api::{
+    page::Savings,
+    status::{Latency, Quantiles},
+};
 use parking_lot::Mutex;
-use serde::Serialize;
 
 pub use self::page::{CONTENT_TYPE, ClusterNow, MetricsNow, ServerNow};
 use self::{
@@ -79,17 +82,6 @@ pub struct CallRecord<'a> {
     pub in_server: Duration,
 }
 
-/// What clients were spared since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Savings {
-    /// Bytes of definitions that clients did not have to read.
-    pub definitions: u64,
-    /// Bytes of results that were filtered, or are read only if wanted.
-    pub results: u64,
-    /// Calls whose params Nonet repaired, and that would have failed.
-    pub repaired: u64,
-}
-
 #[derive(Debug, Default)]
 struct SavingsCounts {
     /// How many clients have read a list of tools, and the bytes of these lists.
@@ -114,36 +106,6 @@ pub struct Metrics {
     gateway: Histogram,
     search: Histogram,
     spared: SavingsCounts,
-}
-
-/// Latencies; a part without observations is absent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Latency {
-    /// Of calls, in Nonet.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub gateway: Option<Quantiles>,
-    /// Of calls, in servers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub server: Option<Quantiles>,
-    /// Of searches.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub search: Option<Quantiles>,
-}
-
-impl Latency {
-    /// Returns whether nothing was observed.
-    pub fn is_empty(&self) -> bool {
-        self.gateway.is_none() && self.server.is_none() && self.search.is_none()
-    }
-}
-
-/// Two quantiles, as exact as the buckets allow. Times above all buckets count as the highest bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Quantiles {
-    /// Half of the times are at most this long, in microseconds.
-    pub p50_us: u64,
-    /// Nineteen of twenty are at most this long, in microseconds.
-    pub p95_us: u64,
 }
 
 /// The outcome of a call that waits for the user, which is not a failure.

@@ -16,9 +16,9 @@ use std::{
 };
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
+use nonet_api::status::RateStatus;
 use nonet_config::{BearerToken, Config, Rate};
 use nonet_store::{RateOutcome, SharedRate, Store};
-use serde::Serialize;
 
 /// A rule with its limiter.
 #[derive(Debug)]
@@ -74,20 +74,6 @@ pub struct RateExceeded {
     pub wait: Duration,
 }
 
-/// A rule as the status shows it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct ShownRate {
-    rule: String,
-    rate: String,
-    /// How many calls it has refused.
-    #[serde(skip_serializing_if = "is_zero")]
-    refused: u64,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
-
 impl Limit {
     /// Creates a limit for this rule. Returns the one of `before`, with its current use, if the rule is unchanged. `of`
     /// names the owner if several have a limit by one rule.
@@ -121,9 +107,9 @@ impl Limit {
         RateExceeded { rule: self.rule.clone(), rate: self.rate, wait }
     }
 
-    fn shown(&self) -> ShownRate {
+    fn shown(&self) -> RateStatus {
         let refused = self.refused.load(Ordering::Relaxed);
-        ShownRate { rule: self.rule.clone(), rate: self.rate.to_string(), refused }
+        RateStatus { rule: self.rule.clone(), rate: self.rate.to_string(), refused }
     }
 }
 
@@ -231,7 +217,7 @@ impl Rates {
         profile: Option<&str>,
         token: Option<BearerToken>,
         sees: impl Fn(&str) -> bool,
-    ) -> Vec<ShownRate> {
+    ) -> Vec<RateStatus> {
         let servers = self.servers.iter().filter(|(name, _)| sees(name));
         let of_servers = servers.flat_map(|(_, server)| server.all.iter().chain(server.tools.values()));
         let own = profile.and_then(|profile| self.profiles.get(profile));
@@ -239,7 +225,7 @@ impl Rates {
         let all = profile.is_none().then(|| self.profiles.values()).into_iter().flatten();
         let token = token.and_then(|token| self.tokens.get(&token));
         let limits = of_servers.chain(own).chain(all).chain(token).chain(&self.gateway);
-        let mut shown: Vec<ShownRate> = limits.map(|limit| limit.shown()).collect();
+        let mut shown: Vec<RateStatus> = limits.map(|limit| limit.shown()).collect();
         shown.sort();
         shown
     }

@@ -8,6 +8,10 @@ mod tests;
 
 use std::collections::VecDeque;
 
+use nonet_api::{
+    notice::NoticeReason,
+    work::{CheckError, NotifyWhen, WatchCounts, WatchState},
+};
 use nonet_base::text::hex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -19,36 +23,6 @@ pub const FAILURES_TO_PAUSE: u64 = 5;
 pub const HISTORY: usize = 100;
 /// How many bytes of the digest of a value are kept.
 const DIGEST: usize = 16;
-
-/// When a watch has news.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NotifyWhen {
-    /// The value differs from the value of the last successful check, or is the first one after failures.
-    #[default]
-    OnChange,
-    /// A check fails after a successful one, or succeeds after a failed one.
-    OnError,
-    /// The expression has become true.
-    OnThreshold,
-    /// After each batch of checks.
-    Summary,
-    /// After each check.
-    Always,
-}
-
-/// The state of a watch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WatchState {
-    /// It makes checks.
-    #[default]
-    Active,
-    /// It makes no checks until it is resumed.
-    Paused,
-    /// It has made all of its checks.
-    Finished,
-}
 
 /// A watch: its settings, and what it has seen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -100,17 +74,6 @@ pub struct Watch {
     pub history: VecDeque<WatchCheck>,
 }
 
-/// The number of checks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WatchCounts {
-    /// All of them.
-    pub checks: u64,
-    /// Checks whose value differed from the one before.
-    pub changes: u64,
-    /// Failed checks.
-    pub errors: u64,
-}
-
 /// A value as a watch remembers it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SeenValue {
@@ -121,15 +84,6 @@ pub struct SeenValue {
     pub value: Option<Value>,
     /// When the check began, in milliseconds since 1970.
     pub at_ms: u64,
-}
-
-/// The error of a failed check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CheckError {
-    /// The code of the fault.
-    pub code: String,
-    /// The message of the fault.
-    pub message: String,
 }
 
 /// A check in the history.
@@ -159,28 +113,6 @@ pub enum WatchFinding {
     },
     /// No value, because the check failed.
     Error(CheckError),
-}
-
-/// Why the client gets a notice about a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NoticeReason {
-    /// The value has changed.
-    Changed,
-    /// The tool has started to fail.
-    Failed,
-    /// The tool works again.
-    Recovered,
-    /// The expression has become true.
-    ThresholdReached,
-    /// A batch of checks is complete.
-    Summary,
-    /// A check was made.
-    Checked,
-    /// There were too many failures in a row.
-    Paused,
-    /// All checks were made.
-    Finished,
 }
 
 /// The client's notice about a check.

@@ -34,6 +34,8 @@ mod weights;
 use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use query::RequestLanguage;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Returns what an abbreviation of this field means.
 pub use abbreviations::meaning as abbreviation;
@@ -49,7 +51,7 @@ pub use vectors::Graph;
 pub use weights::RankingWeights;
 
 /// The sentence embedder and the index.
-#[derive(Clone, Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// The ONNX Runtime library (1.24 or later) that runs `model`. Without this key ORT_DYLIB_PATH, the executable's folder and
@@ -125,7 +127,7 @@ pub struct Hit {
 }
 
 /// The contribution of each signal to a score.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Signals {
     /// Similarity of meaning.
     pub meaning: f32,
@@ -205,7 +207,7 @@ pub struct Boost {
 }
 
 /// Why a hit has its rank.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Explanation {
     /// The contribution of each signal.
     pub signals: Signals,
@@ -219,7 +221,7 @@ pub struct Explanation {
 }
 
 /// A word of a request that occurs in a document.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MatchedWord {
     /// The word, as a stem.
     pub word: String,
@@ -231,7 +233,7 @@ pub struct MatchedWord {
 }
 
 /// What an answer is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Confidence {
     /// The first document is right nine times in ten.

@@ -16,6 +16,7 @@ use std::{
     sync::Arc,
 };
 
+pub use nonet_api::tools::{APPS, EntryKind, SKILLS};
 use nonet_base::{
     persistent::SharedMap,
     text::{clean, clip},
@@ -33,11 +34,7 @@ use self::{
     changes::{FullNames, Tools, Uses, used_by, with},
     tool::Keys,
 };
-pub use self::{
-    marks::mark,
-    resolve::CatalogView,
-    tool::{EntryKind, Tool},
-};
+pub use self::{marks::mark, resolve::CatalogView, tool::Tool};
 use crate::{
     pins::ServerTrust,
     prompts_resources::{PromptsResources, ServerOffer},
@@ -47,10 +44,6 @@ use crate::{
 const ABOUT: usize = 300;
 /// The server name of Nonet's own tools.
 pub const GATEWAY: &str = "gateway";
-/// The category of skills and servers' prompts.
-pub const SKILLS: &str = "skills";
-/// The category of apps.
-pub const APPS: &str = "apps";
 
 /// What one server listed.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]

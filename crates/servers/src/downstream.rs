@@ -51,6 +51,10 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use nonet_api::{
+    servers::HistoryEntry,
+    status::{BreakerStatus, Era},
+};
 use nonet_base::turns::{SharedSlots, Turns};
 use nonet_config::{Placement, SandboxSettings, ServerSettings, Transport};
 use nonet_sandbox::SandboxSpec;
@@ -74,10 +78,9 @@ use self::{
     subscriptions::Subscriptions,
 };
 pub use self::{
-    breaker::{BreakerNews, BreakerRefusal, BreakerStatus},
+    breaker::{BreakerNews, BreakerRefusal},
     child::missing_launcher,
     environment::{is_own_variable, is_usual, named_variables},
-    history::{HistoryEntry, HistoryKind},
     likely_cause::likely_cause,
     placement::{Placements, ProgramHolder, ProgramPlace, ProgramPlacement, RelayedCall},
     program::run_program,
@@ -87,7 +90,7 @@ pub use self::{
         ClientChannel, ClientMessage, ClientWait, DeclinedRequest, ELICITATION, InputReplies, InputRequests,
         LogLevel, SAMPLING,
     },
-    state::{CallControl, CallError, ConnectionState, DocumentReport, Era, Remedy, ServerUpdate},
+    state::{CallControl, CallError, ConnectionState, DocumentReport, Remedy, ServerUpdate},
     subscriptions::ResourceSubscription,
     turns::{EscapedTexts, QuestionTurns},
 };

@@ -18,14 +18,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nonet_api::{
+    question::{DefinitionView, MarkedPlace},
+    tools::DefinitionState,
+};
 use nonet_base::{clock::Clock, files::FileStamp};
 use nonet_config::{NewServers, OnChange};
 use nonet_store::{OpenDb, Pin, PinKind, PinStore, StoreError};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::Notify;
 
-pub use self::definition::{MarkedPlace, hash, plain};
+pub use self::definition::{hash, plain};
 use self::{
     compare::{Item, PinComparison, items, stand_in, steps, substituted, told_difference},
     lock_file::{LockFile, LockedServer},
@@ -39,25 +43,6 @@ const AGAIN: Duration = if cfg!(test) { Duration::from_millis(100) } else { Dura
 /// The key in `_meta` of a definition that is held until the user trusts it, whatever the rules: what it calls is on a host
 /// that neither the user nor the address of its document names.
 pub const ELSEWHERE: &str = "nonet/elsewhere";
-
-/// A definition's state relative to the trusted one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DefinitionState {
-    /// It differs from the trusted one.
-    Changed,
-    /// No definition of this name was trusted.
-    New,
-}
-
-impl DefinitionState {
-    /// Returns the state as one word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Changed => "changed",
-            Self::New => "new",
-        }
-    }
-}
 
 /// A definition that is not the trusted one.
 #[derive(Clone, Debug, PartialEq)]
@@ -508,17 +493,17 @@ impl WaitingPin {
         shown_name(&self.pin)
     }
 
-    /// Returns the pin as JSON.
-    pub fn to_json(&self) -> Value {
-        json!({
-            "name": self.name(),
-            "server": self.pin.server,
-            "kind": self.pin.kind.as_str(),
-            "state": self.standing.as_str(),
-            "hash": self.pin.waiting,
-            "since_ms": self.pin.since_ms,
-            "difference": self.difference,
-        })
+    /// Returns the pin as answers show it.
+    pub fn view(&self) -> DefinitionView {
+        DefinitionView {
+            name: self.name(),
+            server: self.pin.server.clone(),
+            kind: self.pin.kind.as_str().into(),
+            state: self.standing,
+            hash: self.pin.waiting.clone(),
+            since_ms: self.pin.since_ms,
+            difference: self.difference.clone(),
+        }
     }
 
     /// Returns whether a name on the command line matches this pin or its server.

@@ -15,12 +15,12 @@ use std::{
     time::Duration,
 };
 
+use nonet_api::question::{PageAction, PageAnswer, PageQuestion};
 use nonet_parts::{approvals::AnswerError, cluster::Cluster, jobs::JobOwner, quotas::Account};
 use nonet_schema::Schema;
 use nonet_servers::downstream::{ClientChannel, InputReplies, InputRequests};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
@@ -101,23 +101,6 @@ pub struct ServerQuestion {
     replies: InputReplies,
     /// Takes the replies.
     pub reply: oneshot::Sender<InputReplies>,
-}
-
-/// What the user of the page says: the result of `elicitation/create`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PageAnswer {
-    action: Action,
-    #[serde(default)]
-    content: Option<Map<String, Value>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Action {
-    Accept,
-    Decline,
-    Cancel,
 }
 
 impl ServerQuestion {
@@ -263,20 +246,20 @@ impl<C> WaitingRoom<C> {
     }
 
     /// Returns the open questions on the page, oldest first.
-    pub fn on_page(&self) -> Vec<Value> {
+    pub fn on_page(&self) -> Vec<PageQuestion> {
         let waiting = self.waiting.lock();
         let open = waiting.range(ChannelKind::Page.keys()).filter(|(_, one)| one.is_open());
-        let shown = open.filter_map(|((_, id), one)| {
+        let shown = open.filter_map(|(&(_, id), one)| {
             let QuestionChannel::Page(tool, asked) = &one.channel else { return None };
             let params = &asked.requests.values().next()?["params"];
-            Some(json!({
-                "id": id,
-                "for": tool,
-                "age_s": one.since.elapsed().as_secs(),
-                "message": params["message"],
-                "url": params.get("url").filter(|_| params["mode"] == "url"),
-                "form": params.get("requestedSchema"),
-            }))
+            Some(PageQuestion {
+                id,
+                tool: tool.clone(),
+                age_s: one.since.elapsed().as_secs(),
+                message: params["message"].clone(),
+                url: params.get("url").filter(|_| params["mode"] == "url").cloned(),
+                form: params.get("requestedSchema").cloned(),
+            })
         });
         shown.collect()
     }
@@ -294,7 +277,7 @@ impl<C> WaitingRoom<C> {
             return Err(AnswerError::Unknown);
         };
         let mut answer = json!({ "action": action });
-        if action == Action::Accept
+        if action == PageAction::Accept
             && let Some(form) = asked.requests.values().find_map(|it| it["params"].get("requestedSchema"))
         {
             let content = Value::Object(content.unwrap_or_default());

@@ -12,9 +12,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use nonet_parts::audit::Approver;
+use nonet_api::page::FinishedCall;
 use parking_lot::Mutex;
-use serde::Serialize;
 use tokio::sync::broadcast;
 
 /// How many finished calls are kept.
@@ -25,51 +24,6 @@ const QUEUE: usize = 256;
 pub const MOST_OF_CALL: usize = 64 << 10;
 /// The most bytes of all params and results together; the oldest go first.
 const MOST_OF_ALL: usize = 4 << 20;
-
-/// A finished call.
-#[derive(Debug, Default, Serialize)]
-pub struct FinishedCall {
-    /// Its number in this gateway. [`Feed::push`] sets it.
-    pub id: u64,
-    /// When it ended, in milliseconds since 1970.
-    pub at: u64,
-    /// The client's name.
-    pub client: String,
-    /// The number of the client's session.
-    pub session: u64,
-    /// The session's profile.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub profile: Option<String>,
-    /// The apps around it, the outermost first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub within: Vec<Arc<str>>,
-    /// The tool's full name, else the name as given.
-    pub tool: Arc<str>,
-    /// Its server; absent if the call failed before it reached a tool.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub server: Option<Arc<str>>,
-    /// The version of the tool's definition.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<String>,
-    /// `ok`, `tool_error`, or the code of a fault.
-    pub outcome: &'static str,
-    /// Who approved it, if approval was required.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub approver: Option<Approver>,
-    /// What went wrong.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fault: Option<String>,
-    /// The size of its params as JSON.
-    pub bytes_in: usize,
-    /// The size of its result as JSON.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bytes_out: Option<usize>,
-    /// Time spent in Nonet.
-    pub gateway_us: u64,
-    /// Time spent in the server.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub server_us: Option<u64>,
-}
 
 /// The params and the result of a call as JSON: the beginning of a long one, empty if not kept.
 #[derive(Clone, Debug, Default)]

@@ -5,9 +5,10 @@ use std::{
     sync::Arc,
 };
 
+use nonet_api::question::Approver;
 use nonet_base::text::hex;
 use nonet_config::ApproveBy;
-use nonet_parts::{audit::Approver, jobs::JobOwner};
+use nonet_parts::jobs::JobOwner;
 use nonet_servers::{catalog::Tool, pins};
 use nonet_text::fault::{Fault, FaultCode};
 use parking_lot::Mutex;

@@ -13,11 +13,12 @@ use std::{
     time::Duration,
 };
 
+use nonet_api::notice::Notice;
 use nonet_base::json::set_member;
 use nonet_store::{Agenda, NewRecord, Record, RecordKind, RecordQuota, Records, StoreError};
 use nonet_text::results::CallResult;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{OnceCell, broadcast, mpsc, oneshot};
 
 use self::unwritten::WriteBacklog;
@@ -361,7 +362,7 @@ async fn put(records: &Records, record: NewRecord) -> Result<(), StoreError> {
     // The count itself takes a notice's place when it is stored for the first time.
     while more > 0 {
         count += more as u64;
-        let body = json!({ "kind": "notices_lost", "count": count });
+        let body = Notice::NoticesLost { count }.into();
         let (owner, id) = (owner.clone(), LOST.into());
         let lost = NewRecord { owner, id, held: false, ..NewRecord::new(RecordKind::Notice, body) };
         more = records.put(lost, RecordQuota::DropOldest(MOST_NOTICES)).await?.unwrap_or_default();
@@ -371,6 +372,8 @@ async fn put(records: &Records, record: NewRecord) -> Result<(), StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use nonet_base::clock::Clock;
     use nonet_store::{GatewayStore, Retention};

@@ -2,10 +2,11 @@
 
 use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
+use nonet_api::notice::Notice;
 use nonet_base::text::{clean, clip};
 use nonet_text::results::{CallResult, json_len};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::mail::Mail;
 
@@ -132,7 +133,8 @@ impl Mailbox {
         let mut all = own;
         all.iter_mut().for_each(clean_all);
         if queue.lost > 0 {
-            all.push(json!({ "kind": "notices_lost", "count": std::mem::take(&mut queue.lost) }));
+            let count = std::mem::take(&mut queue.lost) as u64;
+            all.push(Notice::NoticesLost { count }.into());
         }
         let mut left = MAX_BYTES;
         while let Some(next) = queue.waiting.front() {
@@ -193,6 +195,8 @@ impl Drop for Mailbox {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn answer() -> CallResult {

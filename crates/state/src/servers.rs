@@ -8,6 +8,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use dashmap::DashSet;
+use nonet_api::notice::WorldChanges;
 use nonet_config::{Config, ServerScope, ServerSettings};
 use nonet_servers::downstream::{
     Connection, ConnectionContext, ConnectionState, Dial, LogLevel, Reach, ServerUpdate,
@@ -20,7 +21,7 @@ use crate::{
     known_secrets::secrets_of,
     session::Caller,
     unmatched::ReportedUnmatched,
-    world::{Connections, Transition, World, WorldChanges},
+    world::{Connections, Transition, World},
 };
 
 /// How long all servers together may take to stop.

@@ -191,8 +191,8 @@ impl Session {
     }
 
     /// Adds a notice to the session's next answer.
-    pub fn notify(&self, notice: Value) {
-        if let (Some(id), Some(mail)) = (self.mailbox.post(notice), self.mail()) {
+    pub fn notify(&self, notice: impl Into<Value>) {
+        if let (Some(id), Some(mail)) = (self.mailbox.post(notice.into()), self.mail()) {
             mail.returned(self.owner(), vec![id]);
         }
     }

@@ -1,7 +1,8 @@
 //! The configuration and its connections: one value, replaced whole when the file changes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
+use nonet_api::notice::WorldChanges;
 use nonet_config::{Config, ServerSettings};
 use nonet_servers::downstream::Connection;
 use nonet_text::{leaks::KnownSecrets, name::Namespaces};
@@ -30,26 +31,6 @@ pub struct World {
 pub fn names_of(config: &Config) -> impl Iterator<Item = &str> {
     let servers = config.servers.keys().map(|name| name.as_str());
     servers.chain(config.left_out.keys().map(String::as_str))
-}
-
-/// What a new configuration changed, by server.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct WorldChanges {
-    /// New servers.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub started: Vec<String>,
-    /// Servers with another command, address or concurrency.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub restarted: Vec<String>,
-    /// Servers removed from the configuration.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub stopped: Vec<String>,
-    /// Running servers with other tools, policies or limits.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub changed: Vec<String>,
-    /// Settings that take effect when the gateway restarts.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub needs_restart: Vec<&'static str>,
 }
 
 /// The step from one world to the next.
@@ -157,7 +138,7 @@ impl World {
 }
 
 /// Returns the changed settings that are read only at start.
-fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+fn needs_restart(old: &Config, new: &Config) -> Vec<Cow<'static, str>> {
     let (before, after) = (&old.gateway, &new.gateway);
     let kept = before.keep_results_for == after.keep_results_for
         && before.keep_results_bytes == after.keep_results_bytes;
@@ -171,7 +152,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("gateway.keep_results_*", kept),
         ("gateway.allowed_*", allowed),
     ];
-    settings.into_iter().filter(|(_, same)| !same).map(|(setting, _)| setting).collect()
+    settings.into_iter().filter(|(_, same)| !same).map(|(setting, _)| setting.into()).collect()
 }
 
 #[cfg(test)]

@@ -48,9 +48,12 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use nonet_api::{
+    status::SharedStore,
+    work::{KeptCounts, KeptRow},
+};
 use nonet_base::{clock::Clock, turns::SharedSlots};
 use nonet_search::{Outcome, SharedVectors};
-use serde::Serialize;
 use serde_json::Value;
 
 use self::{engine::Table, file::DbFormat};
@@ -361,42 +364,6 @@ pub enum RateOutcome {
     },
 }
 
-/// The store that a gateway's replicas share.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SharedStore {
-    /// The kind of store: `redis`.
-    pub engine: &'static str,
-    /// Its host and port.
-    pub at: String,
-    /// The beginning of its keys. Gateways with the same Redis and prefix are replicas of each other.
-    pub prefix: String,
-    /// The name of this replica.
-    pub name: String,
-    /// The replicas that were alive a moment ago, including this one; `None` while this one does not serve over HTTP.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub replicas: Vec<ShownReplica>,
-    /// Why it cannot be used at the moment.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<String>,
-}
-
-/// A replica, for people.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ShownReplica {
-    /// The name that the replica was given, by default the host's name with a number.
-    pub name: String,
-    /// The address at which the others reach it.
-    pub address: String,
-    /// The version of Nonet that it runs; empty if it is not known.
-    pub version: String,
-    /// Whether it is about to stop.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub leaving: bool,
-    /// Whether its configuration differs from this replica's.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub other_config: bool,
-}
-
 /// How much is stored, and for how long. Gateways with different limits each apply their own when they write.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
@@ -446,28 +413,6 @@ pub enum JobState {
         /// When the cancelled work ended.
         ended_ms: u64,
     },
-}
-
-/// A kept result, without its value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct KeptRow {
-    /// The reference that params and `gateway.fetch_result` use: `r-` and 10 hex digits.
-    pub id: String,
-    /// The profile under which the result was kept; empty without one.
-    pub owner: String,
-    /// The size of its value, as compact JSON.
-    pub bytes: u64,
-    /// When it was kept, in milliseconds since 1970.
-    pub at_ms: u64,
-}
-
-/// How much is stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeptCounts {
-    /// Results and jobs, including running ones.
-    pub entries: u64,
-    /// The total size of their values as compact JSON.
-    pub bytes: u64,
 }
 
 /// What the user can have forgotten.

@@ -99,7 +99,7 @@ impl RedisParts {
     /// Describes the store for people.
     pub(super) fn shown(&self) -> SharedStore {
         SharedStore {
-            engine: "redis",
+            engine: "redis".into(),
             at: self.link.place.clone(),
             prefix: self.prefix.clone(),
             name: self.lease.name.clone(),

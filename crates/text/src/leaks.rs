@@ -20,6 +20,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
+use nonet_api::tools::FoundMark;
 use nonet_base::{
     blocks::token_runs,
     disguises::undone,
@@ -27,7 +28,7 @@ use nonet_base::{
     text::{self, HiddenChar},
     words::WordFinder,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 pub use self::known::{KnownSecrets, is_strong, rename_keys};
 use self::{
@@ -120,12 +121,12 @@ impl Findings {
     }
 
     /// Returns the marks for an answer: the kind, the place, and the beginning of each.
-    pub fn marks_shown(&self) -> Value {
+    pub fn marks_shown(&self) -> Vec<FoundMark> {
         shown(&self.marks)
     }
 
     /// Returns the imitations for an answer in the same way.
-    pub fn imitations_shown(&self) -> Value {
+    pub fn imitations_shown(&self) -> Vec<FoundMark> {
         shown(&self.imitations)
     }
 
@@ -150,13 +151,11 @@ fn reads_like_instructions(text: &str) -> bool {
 }
 
 /// Returns findings for an answer.
-pub fn shown<'f>(findings: impl IntoIterator<Item = &'f Finding<&'static str>>) -> Value {
-    let shown = |one: &Finding<&'static str>| {
-        let mut shown = json!({ "what": one.what, "where": one.place });
-        if !one.text.is_empty() {
-            shown["text"] = json!(one.text);
-        }
-        shown
+pub fn shown<'f>(findings: impl IntoIterator<Item = &'f Finding<&'static str>>) -> Vec<FoundMark> {
+    let shown = |one: &Finding<&'static str>| FoundMark {
+        what: one.what.into(),
+        place: one.place.clone(),
+        text: one.text.clone(),
     };
     findings.into_iter().map(shown).collect()
 }

@@ -3,10 +3,11 @@
 
 pub mod aliases;
 pub mod answers;
-pub mod fault;
 pub mod leaks;
 pub mod name;
 pub mod prose;
 pub mod results;
 pub mod secrets;
 pub mod template;
+
+pub use nonet_api::fault;

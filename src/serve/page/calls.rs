@@ -14,10 +14,10 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
+use nonet_api::page::{CallView, FinishedCall};
 use nonet_config::shell;
 use nonet_core::Gateway;
-use nonet_state::feed::{CallContent, FinishedCall};
-use serde::Serialize;
+use nonet_state::feed::CallContent;
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::error::RecvError;
 
@@ -68,23 +68,6 @@ fn event(call: &FinishedCall) -> Result<Bytes, Infallible> {
     Ok(Bytes::from(format!("data: {}\n\n", json!(call))))
 }
 
-/// A call that the user has opened. What is not kept is absent.
-#[derive(Default, Serialize)]
-struct CallView {
-    /// Whether params and results are kept at all.
-    kept: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    params: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<String>,
-    /// Whether `params` and `result` are only their beginning.
-    params_cut: bool,
-    result_cut: bool,
-    /// The call as a command for a terminal.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    command: Option<String>,
-}
-
 fn gone() -> Response {
     wrong(StatusCode::NOT_FOUND, "This call is no longer among the latest 200.")
 }
@@ -117,7 +100,7 @@ async fn open(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Resul
             });
         }
     }
-    Ok(answer(StatusCode::OK, &json!(opened)))
+    Ok(answer(StatusCode::OK, &opened))
 }
 
 /// Returns the beginning of a JSON text, masked. Texts in it may be JSON, too, with escaped quotes; the last one has no end.

@@ -13,13 +13,13 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
+use nonet_api::setup::{AppliedChange, ApplyRequest, HostChange, HostList, HostRow};
 use nonet_base::text::clip;
 use nonet_core::{Gateway, place_of};
 use nonet_hosts::{
     self as hosts, FileChange, FileScope, HOSTS, Host, HostFault, LaunchCommand, Machine, OwnEntry,
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     answer,
@@ -53,29 +53,32 @@ async fn list(State(gateway): State<Arc<Gateway>>) -> Result<Response, Response>
         let machine = Machine::this()?;
         Ok(HOSTS.iter().map(|host| row(host, &launch, &own, &machine)).collect::<Vec<_>>())
     });
-    Ok(answer(StatusCode::OK, &json!({ "hosts": rows.await? })))
+    Ok(answer(StatusCode::OK, &HostList { hosts: rows.await? }))
 }
 
-fn row(host: &'static Host, launch: &LaunchCommand, own: &str, machine: &Machine) -> Value {
-    let mut row = json!({
-        "name": host.name,
-        "title": host.title,
-        "file": host.file(FileScope::User, machine),
-        "found": host.is_found(machine),
-        "reload": host.reload,
-        "entry": hosts::entry_text(host, launch).unwrap_or_default(),
-    });
+fn row(host: &'static Host, launch: &LaunchCommand, own: &str, machine: &Machine) -> HostRow {
+    let mut row = HostRow {
+        name: host.name.into(),
+        title: host.title.into(),
+        file: host.file(FileScope::User, machine),
+        found: host.is_found(machine),
+        reload: host.reload.into(),
+        entry: hosts::entry_text(host, launch).unwrap_or_default(),
+        nonet: None,
+        config: None,
+        fault: None,
+    };
     match hosts::present(host, FileScope::User, machine) {
-        Ok(OwnEntry::Absent) => row["nonet"] = json!("absent"),
-        Ok(OwnEntry::Elsewhere) => row["nonet"] = json!("elsewhere"),
+        Ok(OwnEntry::Absent) => row.nonet = Some("absent".into()),
+        Ok(OwnEntry::Elsewhere) => row.nonet = Some("elsewhere".into()),
         Ok(OwnEntry::Program { config, .. }) => {
             // Without a file, the entry means the user's own.
             let file = config.as_deref().map(PathBuf::from).or_else(nonet_config::user_file);
             let is_own = file.is_some_and(|file| place_of(&file) == own);
-            row["nonet"] = json!(if is_own { "here" } else { "other" });
-            row["config"] = json!(config);
+            row.nonet = Some(if is_own { "here" } else { "other" }.into());
+            row.config = config;
         }
-        Err(fault) => row["fault"] = json!(fault.to_string()),
+        Err(fault) => row.fault = Some(fault.to_string()),
     }
     row
 }
@@ -105,21 +108,14 @@ async fn show(
     known_action(&action)?;
     let launch = launch(&gateway)?;
     let change = blocking(move || change(&name, &action, &launch)).await?;
-    let told = json!({
-        "file": change.file,
-        "told": change.told,
-        "nothing": change.is_nothing(),
-        "diff": clip(&change.diff(), MOST_SHOWN),
-        "digest": change.digest(),
-    });
+    let told = HostChange {
+        nothing: change.is_nothing(),
+        diff: clip(&change.diff(), MOST_SHOWN),
+        digest: change.digest(),
+        file: change.file,
+        told: change.told,
+    };
     Ok(answer(StatusCode::OK, &told))
-}
-
-/// The change that the page has shown, by its digest.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ApplyRequest {
-    digest: String,
 }
 
 async fn apply(
@@ -144,5 +140,5 @@ async fn apply(
     };
     tracing::info!(client, action = done, "requested on the live page");
     gateway.observing.audit_event("page", || json!({ "client": client, "action": done }));
-    Ok(answer(StatusCode::OK, &json!({ "told": told, "file": applied.file, "backup": applied.backup })))
+    Ok(answer(StatusCode::OK, &AppliedChange { told, file: applied.file, backup: applied.backup }))
 }

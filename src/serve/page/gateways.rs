@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use axum::{Router, extract::State, response::Response, routing::get};
 use http::StatusCode;
+use nonet_api::page::{GatewayAbout, GatewayList};
 use nonet_core::Gateway;
-use serde_json::{Value, json};
 
 use super::answer;
 
@@ -19,18 +19,18 @@ async fn about(State(gateway): State<Arc<Gateway>>) -> Response {
     answer(StatusCode::OK, &own(&gateway))
 }
 
-fn own(gateway: &Gateway) -> Value {
+fn own(gateway: &Gateway) -> GatewayAbout {
     let clients = gateway.sessions.clients().into_iter().map(|(_, client, _)| client);
     let names: BTreeSet<String> = clients.take(100).collect();
-    json!({
-        "id": gateway.id,
-        "pid": std::process::id(),
-        "version": env!("CARGO_PKG_VERSION"),
-        "serves": gateway.serves.get(),
-        "config": gateway.servers.config().file,
-        "clients": names,
-        "uptime_s": gateway.servers.uptime().as_secs(),
-    })
+    GatewayAbout {
+        id: gateway.id.to_string(),
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        serves: gateway.serves.get().copied(),
+        config: gateway.servers.config().file.clone(),
+        clients: names.into_iter().collect(),
+        uptime_s: gateway.servers.uptime().as_secs(),
+    }
 }
 
 /// Lists the gateways of this user: the one that serves the page first.
@@ -39,9 +39,9 @@ async fn all(State(gateway): State<Arc<Gateway>>) -> Response {
     let others = sockets::others(&gateway).await;
     // Elsewhere there are no such sockets yet.
     #[cfg(not(unix))]
-    let others: Vec<Value> = Vec::new();
-    let found: Vec<Value> = [own(&gateway)].into_iter().chain(others).collect();
-    answer(StatusCode::OK, &json!({ "gateways": found }))
+    let others: Vec<GatewayAbout> = Vec::new();
+    let gateways = [own(&gateway)].into_iter().chain(others).collect();
+    answer(StatusCode::OK, &GatewayList { gateways })
 }
 
 #[cfg(unix)]
@@ -77,8 +77,9 @@ mod sockets {
         HEAD_START,
         page::{TOKEN, api, failed, servers::wrong},
     };
-    use nonet_core::ServeMode;
+    use nonet_api::{page::ErrorAnswer, status::ServeMode};
     use nonet_store::shared::PageSockets;
+    use serde_json::Value;
 
     /// The header that names the gateway that a request is meant for.
     const GATEWAY: &str = "x-nonet-gateway";
@@ -159,15 +160,18 @@ mod sockets {
     /// Lets a page see this gateway, unless its page is switched off.
     async fn seen(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
         if !gateway.servers.config().gateway.page {
-            let file = gateway.servers.config().file.display().to_string();
-            let why = format!("The page is switched off: remove `page = false` from [gateway] in {file}.");
-            return answer(StatusCode::GONE, &json!({ "error": { "message": why }, "config": file }));
+            let file = gateway.servers.config().file.clone();
+            let why = format!(
+                "The page is switched off: remove `page = false` from [gateway] in {}.",
+                file.display()
+            );
+            return answer(StatusCode::GONE, &ErrorAnswer { config: Some(file), ..ErrorAnswer::new(why) });
         }
         next.run(request).await
     }
 
     /// Returns what the other gateways say of themselves.
-    pub(super) async fn others(gateway: &Gateway) -> Vec<Value> {
+    pub(super) async fn others(gateway: &Gateway) -> Vec<GatewayAbout> {
         let Ok(sockets) = sockets(gateway) else { return Vec::new() };
         told(&sockets, &gateway.id).await.0
     }
@@ -176,7 +180,7 @@ mod sockets {
     pub(in crate::serve) async fn told(
         sockets: &PageSockets,
         except: &str,
-    ) -> (Vec<Value>, Vec<SilentGateway>) {
+    ) -> (Vec<GatewayAbout>, Vec<SilentGateway>) {
         let ids = sockets.ids().into_iter().filter(|id| id != except);
         let asked = ids.map(|id| async move {
             let late = |_| Err(anyhow::anyhow!("it did not answer within {PATIENCE:?}"));
@@ -193,7 +197,7 @@ mod sockets {
                 }
             }
         }
-        told.sort_by_key(|one: &Value| one["uptime_s"].as_u64());
+        told.sort_by_key(|one: &GatewayAbout| one.uptime_s);
         (told, silent)
     }
 
@@ -219,17 +223,17 @@ mod sockets {
     }
 
     /// Asks a gateway what it says of itself; `Ok(Err)`: it says nothing.
-    async fn about(sockets: &PageSockets, id: &str) -> anyhow::Result<Result<Value, SilentGateway>> {
+    async fn about(sockets: &PageSockets, id: &str) -> anyhow::Result<Result<GatewayAbout, SilentGateway>> {
         let request = Request::builder().uri("/ui/api/gateway").body(Body::empty())?;
         let response = send(sockets, id, request).await?;
         let status = response.status();
         let bytes = axum::body::to_bytes(response.into_body(), MAX_ABOUT).await?;
-        let told: Value = serde_json::from_slice(&bytes)?;
         if status == StatusCode::GONE {
-            let why = told["error"]["message"].as_str().unwrap_or_default().to_string();
-            return Ok(Err(SilentGateway { config: told["config"].as_str().map(PathBuf::from), why }));
+            let ErrorAnswer { error, config } = serde_json::from_slice(&bytes)?;
+            return Ok(Err(SilentGateway { config, why: error.message }));
         }
-        anyhow::ensure!(status.is_success() && told["id"] == *id, "it gave another answer ({status})");
+        let told: GatewayAbout = serde_json::from_slice(&bytes)?;
+        anyhow::ensure!(status.is_success() && told.id == id, "it gave another answer ({status})");
         Ok(Ok(told))
     }
 

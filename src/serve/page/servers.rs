@@ -13,15 +13,22 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
+use nonet_api::{
+    page::{ErrorAnswer, ErrorReason},
+    servers::{
+        AddReport, AddRequest, AddedServer, EditReport, EditRequest, ImportRequest, SecretReport,
+        SecretRequest, ServerHistory, ServerText, SignInAddress, TokenRequest,
+    },
+};
 use nonet_config::{ValueSources, keyring, shell};
 use nonet_core::{Gateway, ServerTrial};
 use nonet_hosts::{
-    self as hosts, EditError, HostFault, ImportPlan, ImportSource, Machine, SecretStore, TableFault,
-    TypedLabels, TypedServer,
+    self as hosts, EditError, HostFault, ImportPlan, ImportSource, Machine, SecretStore, TypedLabels,
+    TypedServer,
 };
 use nonet_store::reloads::text_hash;
-use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use super::{answer, done, unreadable};
 
@@ -44,7 +51,7 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
 
 /// An answer with what is wrong.
 pub(super) fn wrong(status: StatusCode, message: impl std::fmt::Display) -> Response {
-    answer(status, &json!({ "error": { "message": message.to_string() } }))
+    answer(status, &ErrorAnswer::new(message))
 }
 
 pub(super) fn unfit(message: impl std::fmt::Display) -> Response {
@@ -71,31 +78,6 @@ pub(super) fn editable(gateway: &Gateway) -> Result<PathBuf, Response> {
     match gateway.uneditable() {
         Some(why) => Err(wrong(StatusCode::CONFLICT, why)),
         None => Ok(gateway.servers.config().file.clone()),
-    }
-}
-
-/// A server from the form.
-#[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct AddRequest {
-    name: String,
-    command: String,
-    url: String,
-    openapi: String,
-    base_url: String,
-    env: Vec<String>,
-    headers: Vec<String>,
-    tags: Vec<String>,
-    description: String,
-    /// Whether it is started first.
-    check: bool,
-}
-
-impl Default for AddRequest {
-    fn default() -> Self {
-        let (name, command, url, openapi, base_url, description) = Default::default();
-        let (env, headers, tags) = Default::default();
-        Self { name, command, url, openapi, base_url, env, headers, tags, description, check: true }
     }
 }
 
@@ -142,22 +124,6 @@ async fn add(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Respons
     added(&gateway, imported.await?, wanted.check, notes).await
 }
 
-/// The text of a client's file, as its servers are documented.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ImportRequest {
-    text: String,
-    /// The servers in it that are passed over.
-    #[serde(default)]
-    without: Vec<String>,
-    #[serde(default = "yes")]
-    check: bool,
-}
-
-fn yes() -> bool {
-    true
-}
-
 async fn import(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Response, Response> {
     let ImportRequest { text, without, check } = read(&body)?;
     let file = editable(&gateway)?;
@@ -198,21 +164,23 @@ async fn added(
         tried = gateway.try_servers(&loaded.config, &names).await;
     }
     let failed = tried.iter().any(ServerTrial::has_failed);
-    let rows: Vec<Value> = imported
+    let servers = imported
         .rows
         .iter()
         .map(|row| {
             let server = row.done.server();
             let rules = row.rules.iter().map(|rule| format!("`{}` became {}", rule.rule, rule.became));
             let notes: Vec<String> = row.notes.iter().cloned().chain(rules).collect();
-            let mut told = json!({
-                "name": row.name, "server": server, "done": row.done.to_string(), "new": row.done.is_new(), "notes": notes,
-            });
-            if let Some(trial) = tried.iter().find(|trial| Some(trial.name.as_str()) == server) {
-                told["tried"] = json!(trial);
-                told["failed"] = json!(trial.has_failed());
+            let trial = tried.iter().find(|trial| Some(trial.name.as_str()) == server);
+            AddedServer {
+                name: row.name.clone(),
+                server: server.map(String::from),
+                done: row.done.to_string(),
+                new: row.done.is_new(),
+                notes,
+                tried: trial.map(ServerTrial::view),
+                failed: trial.map(ServerTrial::has_failed),
             }
-            told
         })
         .collect();
     notes.extend(imported.notes.iter().cloned());
@@ -223,14 +191,12 @@ async fn added(
     }
     let secrets = told_secrets(&imported);
     let written = !failed && !names.is_empty();
-    let mut told = json!({ "written": written, "servers": rows, "notes": notes, "secrets": secrets });
+    let mut told = AddReport { written, servers, notes, secrets, trouble: None };
     if written {
         let apply = imported.clone();
         blocking(move || apply.apply()).await?;
         tell(gateway, "add", &names.join(", "));
-        if let Err(why) = gateway.taken_up(&imported.change).await {
-            told["trouble"] = json!(why);
-        }
+        told.trouble = gateway.taken_up(&imported.change).await.err();
     }
     Ok(answer(StatusCode::OK, &told))
 }
@@ -266,7 +232,7 @@ async fn history(
 ) -> Result<Response, Response> {
     let connections = gateway.servers.connections();
     let connection = connections.get(name.as_str()).ok_or_else(|| unknown(&name))?;
-    Ok(answer(StatusCode::OK, &json!({ "entries": connection.history() })))
+    Ok(answer(StatusCode::OK, &ServerHistory { entries: connection.history() }))
 }
 
 /// The text of one server in the file, with the hash of the whole.
@@ -277,17 +243,9 @@ async fn text(State(gateway): State<Arc<Gateway>>, Path(name): Path<String>) -> 
     let file = gateway.servers.config().file.clone();
     let shown = file.clone();
     let table = blocking(move || hosts::server_table(&file, &name)).await?;
-    let told =
-        json!({ "text": table.text, "line": table.line, "hash": text_hash(&table.whole), "file": shown });
+    let hash = text_hash(&table.whole);
+    let told = ServerText { text: table.text, line: table.line, hash, file: shown };
     Ok(answer(StatusCode::OK, &told))
-}
-
-/// Another text for a server, and the hash of the file that it was made from.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EditRequest {
-    text: String,
-    hash: String,
 }
 
 async fn edit(
@@ -316,14 +274,6 @@ async fn edit(
     write(&gateway, edit.imported, "edit", &name, Vec::new()).await
 }
 
-/// A value that a left-out server needs.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SecretRequest {
-    name: String,
-    value: String,
-}
-
 /// Stores a value that a left-out server needs, where its text looks for the value, and tries the server again.
 async fn secret(
     State(gateway): State<Arc<Gateway>>,
@@ -350,18 +300,9 @@ async fn secret(
     let (file, named) = (config.file.clone(), name.clone());
     let place = blocking(move || hosts::keep_secret(&file, &named, &value, store)).await?;
     tell(&gateway, "secret", &server);
-    let mut told = json!({ "secrets": [format!("`{name}` is in {place}")] });
-    if let Err(why) = gateway.retry_with_value(&server, &name).await {
-        told["trouble"] = json!(why);
-    }
-    Ok(answer(StatusCode::OK, &told))
-}
-
-/// A token for a server that offers no sign-in.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TokenRequest {
-    token: String,
+    let trouble = gateway.retry_with_value(&server, &name).await.err();
+    let secrets = vec![format!("`{name}` is in {place}")];
+    Ok(answer(StatusCode::OK, &SecretReport { secrets, trouble }))
 }
 
 /// Gives a server a token, which goes where secrets go.
@@ -396,9 +337,8 @@ pub(super) fn not_edited(unedited: &EditError) -> Response {
         EditError::Stale(fault) => wrong(StatusCode::CONFLICT, fault),
         EditError::Faults(faults) => {
             let message = faults.first().map_or_else(String::new, |fault| fault.message.clone());
-            let fault = |fault: &TableFault| json!({ "line": fault.line, "message": fault.message });
-            let faults: Vec<Value> = faults.iter().take(20).map(fault).collect();
-            let told = json!({ "error": { "message": message, "faults": faults } });
+            let faults = faults.iter().take(20).cloned().collect();
+            let told = ErrorAnswer { error: ErrorReason { message, faults }, config: None };
             answer(StatusCode::UNPROCESSABLE_ENTITY, &told)
         }
     }
@@ -416,18 +356,17 @@ pub(super) async fn write(
     let apply = edit.clone();
     let applied = blocking(move || apply.apply()).await?;
     notes.extend(edit.notes.iter().cloned());
-    let mut told = json!({
-        "told": edit.change.told,
-        "notes": notes,
-        "secrets": told_secrets(&edit),
-        "backup": applied.backup,
-        "written": applied.file.is_some(),
-    });
-    if applied.file.is_some() {
+    let mut told = EditReport {
+        told: edit.change.told.clone(),
+        notes,
+        secrets: told_secrets(&edit),
+        backup: applied.backup,
+        written: applied.file.is_some(),
+        trouble: None,
+    };
+    if told.written {
         tell(gateway, action, server);
-        if let Err(why) = gateway.taken_up(&edit.change).await {
-            told["trouble"] = json!(why);
-        }
+        told.trouble = gateway.taken_up(&edit.change).await.err();
     }
     Ok(answer(StatusCode::OK, &told))
 }
@@ -452,7 +391,7 @@ async fn act(
         "login" => match gateway.begin_sign_in(&name).await {
             Ok(address) => {
                 tell(&gateway, &action, &name);
-                Ok(answer(StatusCode::OK, &json!({ "address": address })))
+                Ok(answer(StatusCode::OK, &SignInAddress { address }))
             }
             Err(why) => Err(wrong(StatusCode::CONFLICT, why)),
         },

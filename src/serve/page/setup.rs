@@ -16,14 +16,16 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
+use nonet_api::setup::{
+    ClientReport, SetupClientView, SetupPlan, SetupReport, SetupRequest, SetupServer, UndoReport,
+};
 use nonet_base::text::clip;
 use nonet_config::{ValueSources, keyring, shell};
 use nonet_core::{Gateway, TrialResult};
 use nonet_hosts::{
     self as hosts, Defaults, FileScope, Host, HostFault, ImportPlan, ImportRow, KnownServer, Machine,
-    MappedRule, RemainingServer, Setup, SetupClient, SetupUndo,
+    RemainingServer, Setup, SetupClient, SetupUndo,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
@@ -40,22 +42,6 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
         .route("/ui/api/setup", post(apply))
         .route("/ui/api/setup/undo", post(undo))
         .layer(DefaultBodyLimit::max(MAX_BODY))
-}
-
-/// What the user has chosen so far.
-#[derive(Clone, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct SetupRequest {
-    /// The clients to set up; all, if none is named.
-    clients: Vec<String>,
-    /// The servers that stay where they are.
-    left: Vec<RemainingServer>,
-    /// Values of variables that are not set.
-    values: BTreeMap<String, String>,
-    /// Whether the user does not want to be asked before tools of high risk run.
-    unasked: bool,
-    /// The files that the user has seen the changes of.
-    seen: String,
 }
 
 /// A setup with the user's choices.
@@ -89,14 +75,14 @@ impl SetupChoice {
         Ok(Self { setup, imported, keyring, defaults, seen })
     }
 
-    fn shown(&self) -> Result<ShownSetup<'_>, HostFault> {
+    fn shown(&self) -> Result<SetupPlan, HostFault> {
         let Self { setup, imported, defaults, seen, .. } = self;
         let client = |client: &SetupClient| {
             let carried = setup.movable(client.host, imported);
             let change = setup.change(client, &carried)?;
-            Ok(ShownClient {
-                name: client.host.name,
-                title: client.host.title,
+            Ok(SetupClientView {
+                name: client.host.name.into(),
+                title: client.host.title.into(),
                 file: client.file.display().to_string(),
                 moves: carried.len(),
                 is_nothing: change.is_nothing(),
@@ -105,111 +91,38 @@ impl SetupChoice {
             })
         };
         let unset = imported.variables.iter().filter(|variable| !variable.set);
-        Ok(ShownSetup {
+        Ok(SetupPlan {
             file: setup.target.display().to_string(),
             clients: setup.clients.iter().map(client).collect::<Result<_, HostFault>>()?,
-            skipped: setup.skipped.iter().map(|one| (one.host.title, one.why.to_string())).collect(),
-            servers: imported.rows.iter().map(ShownServer::of).collect(),
-            values: unset.map(|one| (&*one.name, &*one.what, &*one.servers)).collect(),
+            skipped: setup.skipped.iter().map(|one| (one.host.title.into(), one.why.to_string())).collect(),
+            servers: imported.rows.iter().map(of_row).collect(),
+            values: unset.map(|one| (one.name.clone(), one.what.clone(), one.servers.clone())).collect(),
             secrets: told_secrets(imported),
-            notes: &imported.notes,
+            notes: imported.notes.clone(),
             asks_by_risk: defaults.ask_by_risk,
             shares: defaults.shared,
             diff: clip(&imported.change.diff(), MOST_SHOWN),
-            seen,
+            seen: seen.clone(),
         })
     }
 }
 
-/// A setup as the page shows it.
-#[derive(Serialize)]
-struct ShownSetup<'a> {
-    /// The servers.toml.
-    file: String,
-    clients: Vec<ShownClient>,
-    /// The clients that stay as they are, each with the reason.
-    skipped: Vec<(&'static str, String)>,
-    servers: Vec<ShownServer<'a>>,
-    /// The variables that are not set: name, purpose, servers.
-    values: Vec<(&'a str, &'a str, &'a [String])>,
-    /// Where secrets go.
-    secrets: Vec<String>,
-    notes: &'a [String],
-    /// Whether servers.toml gets a rule that asks before tools of high risk.
-    asks_by_risk: bool,
-    /// Whether the clients will share one gateway.
-    shares: bool,
-    diff: String,
-    seen: &'a str,
-}
-
-#[derive(Serialize)]
-struct ShownClient {
-    name: &'static str,
-    title: &'static str,
-    file: String,
-    moves: usize,
-    is_nothing: bool,
-    /// The servers that stay, each with the reason.
-    stay: Vec<(String, String)>,
-    diff: String,
-}
-
-/// A server of a client.
-#[derive(Serialize)]
-struct ShownServer<'a> {
-    client: Option<&'static str>,
-    name: &'a str,
-    /// Its name in servers.toml, if it will be there.
-    server: Option<&'a str>,
-    done: String,
-    notes: &'a [String],
-    rules: &'a [MappedRule],
-}
-
-impl<'a> ShownServer<'a> {
-    fn of(row: &'a ImportRow) -> Self {
-        Self {
-            client: row.from.host,
-            name: &row.name,
-            server: row.done.server(),
-            done: row.done.to_string(),
-            notes: &row.notes,
-            rules: &row.rules,
-        }
+fn of_row(row: &ImportRow) -> SetupServer {
+    SetupServer {
+        client: row.from.host.map(String::from),
+        name: row.name.clone(),
+        server: row.done.server().map(String::from),
+        done: row.done.to_string(),
+        notes: row.notes.clone(),
+        rules: row.rules.clone(),
     }
 }
 
 async fn plan(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Response, Response> {
     let wanted: SetupRequest = read(&body)?;
     let target = editable(&gateway)?;
-    let shown = blocking(move || Ok(json!(SetupChoice::new(&target, wanted)?.shown()?))).await?;
+    let shown = blocking(move || SetupChoice::new(&target, wanted)?.shown()).await?;
     Ok(answer(StatusCode::OK, &shown))
-}
-
-/// What a setup did.
-#[derive(Serialize)]
-struct SetupReport {
-    file: String,
-    secrets: Vec<String>,
-    /// The servers that Nonet cannot run yet, each with the reason.
-    broken: BTreeMap<String, String>,
-    clients: Vec<ClientReport>,
-    /// Why the gateway does not use the new servers.toml yet.
-    trouble: Option<String>,
-    /// The commands that undo the setup.
-    undo: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct ClientReport {
-    title: &'static str,
-    told: Vec<String>,
-    /// The servers that stay, each with the reason.
-    stay: Vec<(String, String)>,
-    fault: Option<String>,
-    #[serde(skip)]
-    installed: Option<&'static Host>,
 }
 
 /// Starts every server, writes servers.toml, and puts Nonet in the place of the servers that work.
@@ -227,7 +140,7 @@ async fn apply(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Respo
     let done = tokio::spawn(take_over(gateway, chosen, left, broken)).await;
     let failed =
         |_| wrong(StatusCode::INTERNAL_SERVER_ERROR, "The setup was not completed; it can be undone.");
-    Ok(answer(StatusCode::OK, &json!(done.map_err(failed)??)))
+    Ok(answer(StatusCode::OK, &done.map_err(failed)??))
 }
 
 /// Writes servers.toml and the clients' files. The undo is stored as soon as something is written.
@@ -260,7 +173,8 @@ async fn take_over(
             clients.await?
         }
     };
-    let installed: Vec<&'static Host> = clients.iter().filter_map(|client| client.installed).collect();
+    let (clients, installed): (Vec<ClientReport>, Vec<Option<&'static Host>>) = clients.into_iter().unzip();
+    let installed: Vec<&'static Host> = installed.into_iter().flatten().collect();
     let undo = remember(&installed);
     let names: Vec<&str> = installed.iter().map(|host| host.name).collect();
     tracing::info!(clients = ?names, "a setup was made on the live page");
@@ -305,7 +219,7 @@ fn move_client(
     client: &SetupClient,
     now: &ImportPlan,
     broken: &BTreeMap<String, String>,
-) -> ClientReport {
+) -> (ClientReport, Option<&'static Host>) {
     let (carried, stays) = setup.carried(client, now, broken);
     let mut stay = now.staying(client.host, FileScope::User, &setup.machine);
     let why = |server: &str| broken.get(server).cloned().unwrap_or_default();
@@ -314,14 +228,12 @@ fn move_client(
         change.apply()?;
         Ok((!change.is_nothing(), change.told))
     });
-    let title = client.host.title;
+    let title = client.host.title.into();
     match done {
         Ok((is_new, told)) => {
-            ClientReport { title, told, stay, fault: None, installed: is_new.then_some(client.host) }
+            (ClientReport { title, told, stay, fault: None }, is_new.then_some(client.host))
         }
-        Err(fault) => {
-            ClientReport { title, told: Vec::new(), stay, fault: Some(fault.to_string()), installed: None }
-        }
+        Err(fault) => (ClientReport { title, told: Vec::new(), stay, fault: Some(fault.to_string()) }, None),
     }
 }
 
@@ -355,5 +267,5 @@ async fn undo(State(gateway): State<Arc<Gateway>>) -> Result<Response, Response>
     let kept = kept.map(|fault| format!("Its secrets are still stored: {fault} Then undo again."));
     let trouble: Vec<String> = [late, kept].into_iter().flatten().collect();
     gateway.observing.audit_event("page", || json!({ "action": "undo_setup" }));
-    Ok(answer(StatusCode::OK, &json!({ "told": told, "trouble": trouble })))
+    Ok(answer(StatusCode::OK, &UndoReport { told, trouble }))
 }

@@ -13,13 +13,17 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
+use nonet_api::{
+    page::{PageCall, UserCall},
+    servers::PolicyRequest,
+};
 use nonet_base::text::clip;
-use nonet_config::{Policy, ValueSources};
+use nonet_config::ValueSources;
 use nonet_core::{Gateway, Interrupt, call::CallRequest};
 use nonet_hosts::{self as hosts, Machine};
 use nonet_state::session::Session;
 use nonet_text::fault::{Fault, FaultCode};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -71,13 +75,6 @@ async fn card(State(gateway): State<Arc<Gateway>>, Path(full): Path<String>) -> 
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PolicyRequest {
-    /// None: other rules decide.
-    policy: Option<Policy>,
-}
-
 /// Sets the policy of one tool in servers.toml. The user of the page means it, even where it makes a rule less strict.
 async fn set_policy(
     State(gateway): State<Arc<Gateway>>,
@@ -101,13 +98,6 @@ async fn set_policy(
     write(&gateway, edit, "policy", &server, Vec::new()).await
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PageCall {
-    #[serde(default)]
-    params: Map<String, Value>,
-}
-
 async fn call(
     State(gateway): State<Arc<Gateway>>,
     Path(full): Path<String>,
@@ -115,15 +105,6 @@ async fn call(
 ) -> Result<Response, Response> {
     let PageCall { params } = read(&body)?;
     Ok(call_as_user(&gateway, &full, params).await)
-}
-
-/// The answer to a call of the page's user.
-#[derive(Serialize)]
-struct UserCall {
-    failed: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<FaultCode>,
-    text: String,
 }
 
 /// Calls a tool as any client does. What the rules want approved waits on the page itself; the call waits with it.
@@ -162,7 +143,7 @@ pub(super) async fn call_as_user(gateway: &Arc<Gateway>, full: &str, params: Map
                 UserCall { failed: false, code: None, text: format!("{:#}", json!(job.summary())) }
             }
         };
-        return answer(StatusCode::OK, &json!(told));
+        return answer(StatusCode::OK, &told);
     }
 }
 

@@ -10,13 +10,14 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
-use nonet_core::{
-    Gateway,
-    user_work::{WorkAction, WorkItem, WorkKind},
+use nonet_api::{
+    page::AnswerRequest,
+    work::{WorkAction, WorkKind},
 };
+use nonet_core::{Gateway, user_work::WorkItem};
 use nonet_text::fault::{Fault, FaultCode};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::{
     answer, done,
@@ -80,12 +81,6 @@ async fn act(
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AnswerRequest {
-    answer: Value,
-}
-
 /// Answers a question that a client has put to its user.
 async fn answer_question(
     State(gateway): State<Arc<Gateway>>,
@@ -103,7 +98,7 @@ async fn answer_question(
     }
 }
 
-fn told(found: Result<Value, Fault>) -> Response {
+fn told(found: Result<impl Serialize, Fault>) -> Response {
     match found {
         Ok(found) => answer(StatusCode::OK, &found),
         Err(fault) => refused(&fault),

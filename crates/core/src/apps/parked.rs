@@ -22,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use nonet_api::{question::Approver, work::WorkflowView};
 use nonet_base::{
     clock::{Clock, millis},
     json::set_member,
@@ -31,10 +32,7 @@ use nonet_config::{
     ApproveBy,
     workflow::{Plan, StepOutcome},
 };
-use nonet_parts::{
-    approvals::{ApprovalQuestion, KeptQuestions},
-    audit::Approver,
-};
+use nonet_parts::approvals::{ApprovalQuestion, KeptQuestions};
 use nonet_servers::downstream::EscapedTexts;
 use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, Records, StoreError};
 use nonet_text::{
@@ -49,7 +47,7 @@ pub(crate) use self::checkpoints::Checkpoints;
 use crate::{
     AskArguments, ParallelArguments,
     apps::Apps,
-    call::text_result,
+    call::{answer_of, text_result},
     graph::{ActionResult, ItemCounts, Journal as _, MemoryJournal, OpenQuestion},
     interrupt::Interrupt,
     questions::{AskOutcome, HeldCall, Question, no_question},
@@ -196,22 +194,20 @@ impl ParkedFlows {
     }
 
     /// Returns up to `most` waiting workflows of all owners, latest first. For the user of the machine.
-    pub(crate) async fn in_list(&self, most: usize) -> Result<Vec<Value>, Fault> {
+    pub(crate) async fn in_list(&self, most: usize) -> Result<Vec<WorkflowView>, Fault> {
         let all = self.0.all().await.map_err(not_kept)?;
         // Parts belong to other records.
         Ok(all.iter().rev().filter_map(shown).take(most).collect())
     }
 
     /// Returns a waiting workflow with its input, if there is one.
-    pub(crate) async fn in_full(&self, owner: &str, id: &str) -> Result<Option<Value>, Fault> {
+    pub(crate) async fn in_full(&self, owner: &str, id: &str) -> Result<Option<WorkflowView>, Fault> {
         let record = self.0.get(owner, id).await.map_err(not_kept)?;
         Ok(record.and_then(|record| {
-            let mut flow = shown(&record)?;
             let mut choices = record.body["ask"]["choices"].clone();
             EscapedTexts::of(&mut choices);
-            flow["choices"] = choices;
-            flow["input"] = record.body["input"].clone();
-            Some(flow)
+            let input = Some(record.body["input"].clone());
+            Some(WorkflowView { choices: Some(choices), input, ..shown(&record)? })
         }))
     }
 
@@ -331,9 +327,9 @@ impl ParkedFlow {
         {
             let hint = "The user has not answered the form, and an answer in this chat does not count. Call ask_user with this \
                         `token` to show the form again.";
-            set_member(&mut asked, "hint", hint);
+            asked.hint = Some(hint.into());
         }
-        self.told(asked)
+        self.told(json!(asked))
     }
 
     fn told(&self, mut asked: Value) -> Value {
@@ -363,7 +359,7 @@ impl Apps {
             return Ok(Box::pin(self.go_on(caller, token, answer, content)).await?.into());
         }
         match self.asking.questions.ask_user(caller, arguments).await? {
-            AskOutcome::Answer(answer) => Ok(text_result(answer.to_string()).into()),
+            AskOutcome::Answer(answer) => Ok(answer_of(&answer).into()),
             AskOutcome::Run(HeldCall::Tool(request)) => self.calls.execute(caller, *request).await,
             AskOutcome::Run(HeldCall::App(app)) => Ok(self.call_app(caller, *app).await?.into()),
         }
@@ -436,7 +432,7 @@ impl Apps {
             Ok(at) => at,
             Err(fault) => return fault.next("ask_user", json!({ "token": token })).to_result(),
         };
-        let mut asked = question.put(&token);
+        let mut asked = json!(question.put(&token));
         asked["hint"] = json!(format!(
             "An answer in this chat does not count. {at} Tell the user; then call ask_user with this `token`: it waits \
              for the answer."
@@ -508,17 +504,19 @@ fn answerer(caller: &Caller) -> Option<String> {
 }
 
 /// Describes a workflow for a list; `None` for a part.
-fn shown(record: &Record) -> Option<Value> {
+fn shown(record: &Record) -> Option<WorkflowView> {
     let body = &record.body;
     let (app, question) = (body["app_id"].as_str()?, body["ask"]["question"].as_str()?);
-    Some(json!({
-        "id": record.id,
-        "owner": record.owner,
-        "app_id": app,
-        "step": body["step"],
-        "question": escaped(question),
-        "since_ms": record.put_ms,
-    }))
+    Some(WorkflowView {
+        id: record.id.clone(),
+        owner: record.owner.clone(),
+        app_id: app.into(),
+        step: body["step"].as_str().unwrap_or_default().into(),
+        question: escaped(question).into_owned(),
+        since_ms: record.put_ms,
+        choices: None,
+        input: None,
+    })
 }
 
 fn not_kept(error: StoreError) -> Fault {

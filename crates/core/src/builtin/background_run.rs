@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;
-use nonet_parts::jobs::{TaskState, TaskSummary, list_call};
+use nonet_api::work::{TaskList, TaskState, TaskSummary, list_call};
 use nonet_servers::catalog::{GATEWAY, Tool};
 use nonet_text::{
     aliases::Aliases,
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Access, OwnTool, read};
 use crate::{
     Gateway,
-    call::{CallRequest, text_result},
+    call::{CallRequest, answer_of},
     gate::Gate,
     interrupt::Interrupt,
 };
@@ -103,7 +103,7 @@ async fn list(gateway: &Gateway, caller: &Caller) -> Value {
     let earlier = gateway.keeping.jobs.earlier(&owner, LISTED - shown.len()).await;
     let total = jobs.len() + earlier.len();
     shown.extend(earlier);
-    text_result(json!({ "tasks": shown, "total": total }).to_string())
+    answer_of(&TaskList { tasks: shown, total })
 }
 
 async fn launch(
@@ -179,5 +179,5 @@ async fn task(
         TaskState::Completed | TaskState::Running => task.with_wait_call(),
         TaskState::Cancelled | TaskState::Lost => task,
     };
-    Ok(text_result(json!(answer).to_string()))
+    Ok(answer_of(&answer))
 }

@@ -1,6 +1,7 @@
 //! `gateway.load_tools`: the full definitions of many tools.
 
 use futures::FutureExt;
+use nonet_api::fault::NextStep;
 use nonet_config::Risk;
 use nonet_servers::catalog::EntryKind;
 use nonet_text::{
@@ -58,7 +59,7 @@ struct LoadedTool<'a> {
     input_schema: &'a Value,
     risk: Risk,
     #[serde(skip_serializing_if = "Option::is_none")]
-    call: Option<Value>,
+    call: Option<NextStep>,
     #[serde(skip_serializing_if = "Option::is_none")]
     instructions: Option<String>,
 }
@@ -70,11 +71,8 @@ fn load(gate: &Gate, caller: &Caller, arguments: LoadArguments) -> Result<Value,
         let page_size = Some(MAX_LOADED);
         let page = BrowseArguments { category, page_size, ..BrowseArguments::default() };
         let page = gate.browse(&page)?;
-        let listed = page["tools"].as_array().into_iter().flatten();
-        let before = names.len();
-        names.extend(listed.filter_map(|tool| tool["name"].as_str()).map(String::from));
-        let total = page["total"].as_u64().and_then(|total| usize::try_from(total).ok()).unwrap_or(0);
-        left = total.saturating_sub(names.len() - before);
+        left = page.total.saturating_sub(page.tools.len());
+        names.extend(page.tools.into_iter().map(|tool| tool.name));
     }
     if names.is_empty() {
         let message = "Give a `category` or `names`; nothing matches these.";

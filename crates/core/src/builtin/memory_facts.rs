@@ -1,6 +1,7 @@
 //! `gateway.remember`, `gateway.recall` and `gateway.forget`: facts that outlive the session.
 
 use futures::FutureExt;
+use nonet_api::tools::RememberedFact;
 use nonet_base::{clock::at_unix_ms, json::set_member, text::clip};
 use nonet_parts::memory::{FactOutcome, MOST_FACTS};
 use nonet_store::StoreError;
@@ -185,7 +186,7 @@ impl Find {
     }
 
     /// Returns the remembered fact that is likely about a query.
-    pub(crate) async fn remembered(&self, caller: &Caller, query: &str) -> Option<Value> {
+    pub(crate) async fn remembered(&self, caller: &Caller, query: &str) -> Option<RememberedFact> {
         if !self.can_recall(caller) {
             return None;
         }
@@ -193,7 +194,8 @@ impl Find {
         let found =
             self.keeping.memory.recall(owner.key(), query, &[], Some(1), embedder.as_ref()).await.ok()?;
         let (fact, _) = found.facts.first().filter(|_| found.fits())?;
-        Some(json!({ "id": &*fact.document.id, "content": clip(&fact.document.description, SHOWN_FACT) }))
+        let content = clip(&fact.document.description, SHOWN_FACT);
+        Some(RememberedFact { id: fact.document.id.to_string(), content })
     }
 }
 

@@ -2,8 +2,9 @@
 //! the remaining tasks.
 
 use futures::FutureExt;
+use nonet_api::tools::{CategoryList, OpenTask, TodoState};
 use nonet_base::text::clip;
-use nonet_parts::memory::{MOST_TASKS, TaskAddition, Todo, TodoState, Work, WorkPlace};
+use nonet_parts::memory::{MOST_TASKS, TaskAddition, Todo, Work, WorkPlace};
 use nonet_servers::catalog::GATEWAY;
 use nonet_text::{
     aliases::Aliases,
@@ -209,8 +210,8 @@ fn desk(caller: &Caller) -> Result<WorkPlace<'_>, Fault> {
 pub struct WorkSummary {
     /// The goal on one line, shortened.
     pub goal: Option<String>,
-    /// Id, subject and status of each.
-    pub open: Vec<Value>,
+    /// The first open tasks.
+    pub open: Vec<OpenTask>,
     /// The number of open tasks.
     pub total: usize,
 }
@@ -221,7 +222,11 @@ impl WorkSummary {
         // One line each, because several lines could look like something else.
         let line = |text: &str, most| clip(&text.split_whitespace().collect::<Vec<_>>().join(" "), most);
         let open = work.open();
-        let short = |task: &&Todo| json!({ "task_id": task.id, "subject": line(&task.subject, MAX_SUBJECT), "status": task.state });
+        let short = |task: &&Todo| OpenTask {
+            task_id: task.id.clone(),
+            subject: line(&task.subject, MAX_SUBJECT),
+            status: task.state,
+        };
         let goal = work.goal.as_ref().map(|goal| line(goal, SHOWN_GOAL));
         let shown =
             WorkSummary { goal, open: open.iter().take(SHOWN_TASKS).map(short).collect(), total: open.len() };
@@ -255,20 +260,12 @@ impl Find {
     }
 
     /// Adds the goal, the open tasks and the number of facts to an answer.
-    pub async fn add_work(&self, caller: &Caller, answer: &mut Value) {
-        let (work, facts) = tokio::join!(self.at_work(caller), self.count_facts(caller));
-        let Value::Object(answer) = answer else { return };
-        if let Some(WorkSummary { goal, open, total }) = work {
-            answer.extend(goal.map(|goal| ("goal".into(), json!(goal))));
-            if total > 0 {
-                answer.insert("open_tasks".into(), json!(open));
-            }
-            if total > open.len() {
-                answer.insert("open_tasks_total".into(), json!(total));
-            }
-        }
-        if facts > 0 {
-            answer.insert("remembered_facts".into(), json!(facts));
-        }
+    pub async fn with_work(&self, caller: &Caller, answer: CategoryList) -> CategoryList {
+        let (work, remembered_facts) = tokio::join!(self.at_work(caller), self.count_facts(caller));
+        let Some(WorkSummary { goal, open, total }) = work else {
+            return CategoryList { remembered_facts, ..answer };
+        };
+        let open_tasks_total = (total > open.len()).then_some(total);
+        CategoryList { goal, open_tasks: open, open_tasks_total, remembered_facts, ..answer }
     }
 }

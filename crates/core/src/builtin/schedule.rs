@@ -5,7 +5,7 @@ use nonet_text::aliases::Aliases;
 use serde_json::{Value, json};
 
 use super::{Access, OwnTool, read};
-use crate::{call::text_result, errands::for_later};
+use crate::{call::answer_of, errands::for_later};
 
 /// The aliases of `when`.
 const WHEN: (&str, &[&str]) = ("when", &["at", "cron", "time", "date", "schedule", "runat", "remindat"]);
@@ -41,7 +41,7 @@ pub(super) const SCHEDULE: OwnTool = OwnTool {
         async move {
             let written = params.clone();
             let scheduled = gateway.errands.schedule(caller, read(params)?).await;
-            Ok(text(&scheduled.map_err(|fault| for_later(fault, "schedule", &written))?))
+            Ok(answer_of(&scheduled.map_err(|fault| for_later(fault, "schedule", &written))?))
         }
         .boxed()
     },
@@ -56,7 +56,7 @@ pub(super) const LIST: OwnTool = OwnTool {
     access: Access::ReadOnly,
     aliases: Aliases::NONE,
     run: |gateway, caller, _| {
-        async move { Ok(text(&gateway.errands.schedules(caller.owner().key()).await?)) }.boxed()
+        async move { Ok(answer_of(&gateway.errands.schedules(caller.owner().key()).await?)) }.boxed()
     },
 };
 
@@ -71,7 +71,9 @@ pub(super) const CANCEL: OwnTool = OwnTool {
     run: |gateway, caller, params| {
         async move {
             let arguments: CancelArguments = read(params)?;
-            Ok(text(&gateway.errands.cancel_schedule(caller.owner().key(), arguments.job_id.trim()).await?))
+            Ok(answer_of(
+                &gateway.errands.cancel_schedule(caller.owner().key(), arguments.job_id.trim()).await?,
+            ))
         }
         .boxed()
     },
@@ -93,7 +95,7 @@ pub(super) const REMIND: OwnTool = OwnTool {
     access: Access::Reversible,
     aliases: Aliases(&[WHEN, TIMEZONE, ("message", &["text", "content", "note", "what", "reminder"])]),
     run: |gateway, caller, params| {
-        async move { Ok(text(&gateway.errands.remind(caller, read(params)?).await?)) }.boxed()
+        async move { Ok(answer_of(&gateway.errands.remind(caller, read(params)?).await?)) }.boxed()
     },
 };
 
@@ -112,8 +114,4 @@ fn label() -> Value {
 
 fn timezone() -> Value {
     json!({ "type": "string", "description": "IANA name such as Europe/Berlin, the machine's zone if absent" })
-}
-
-fn text(value: &Value) -> Value {
-    text_result(value.to_string())
 }

@@ -1,11 +1,12 @@
 //! `gateway.status`: the servers and the gateway itself.
 
 use futures::FutureExt;
+use nonet_api::status::GatewayStatus;
 use nonet_text::aliases::Aliases;
 use serde_json::json;
 
 use super::{Access, OwnTool};
-use crate::call::text_result;
+use crate::call::answer_of;
 
 pub(super) const TOOL: OwnTool = OwnTool {
     name: "status",
@@ -17,11 +18,8 @@ pub(super) const TOOL: OwnTool = OwnTool {
     aliases: Aliases::NONE,
     run: |gateway, caller, _| {
         async move {
-            let mut status = gateway.status(caller);
-            if let Some(kept) = gateway.keeping.kept.counts().await {
-                status["kept"] = json!({ "entries": kept.entries, "bytes": kept.bytes });
-            }
-            Ok(text_result(status.to_string()))
+            let kept = gateway.keeping.kept.counts().await;
+            Ok(answer_of(&GatewayStatus { kept, ..gateway.status(caller) }))
         }
         .boxed()
     },

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use futures::FutureExt;
+use nonet_api::work::{CheckView, StoppedWatch, WatchHistory, WatchList, WatchState, WatchView};
 use nonet_base::text::clip;
 use nonet_parts::{
     timetable::{self, Zone},
-    watches::{Watch, WatchState},
+    watches::Watch,
 };
 use nonet_store::Record;
 use nonet_text::{aliases::Aliases, fault::Fault};
@@ -14,7 +15,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Access, OwnTool, read};
-use crate::{Gateway, call::text_result, errands::for_later, watching::watch_call};
+use crate::{
+    Gateway,
+    call::answer_of,
+    errands::for_later,
+    watching::{WatchStart, watch_call},
+};
 use nonet_state::session::Caller;
 
 /// The aliases of a watch's id.
@@ -58,7 +64,10 @@ pub(super) const START: OwnTool = OwnTool {
         async move {
             let written = params.clone();
             let started = gateway.errands.start_watch(caller, read(params)?).await;
-            answer(started.map_err(|fault| for_later(fault, "watch_start", &written))?)
+            Ok(match started.map_err(|fault| for_later(fault, "watch_start", &written))? {
+                WatchStart::Started(watch) => answer_of(&watch),
+                WatchStart::Failed(result) => result,
+            })
         }
         .boxed()
     },
@@ -75,7 +84,8 @@ pub(super) const STOP: OwnTool = OwnTool {
     run: |gateway, caller, params| {
         async move {
             let (record, watch) = gateway.errands.stop_watch(caller.owner().key(), &given(params)?).await?;
-            answer(json!({ "watcher_id": record.id, "state": "stopped", "tool": watch.tool, "counts": watch.counts }))
+            let (watcher_id, tool, counts) = (record.id, watch.tool, watch.counts);
+            Ok(answer_of(&StoppedWatch { watcher_id, state: WatchState::Stopped, tool, counts }))
         }
         .boxed()
     },
@@ -92,11 +102,8 @@ pub(super) const PAUSE: OwnTool = OwnTool {
     run: |gateway, caller, params| {
         async move {
             let (record, watch) = pause(gateway, caller.owner().key(), &given(params)?).await?;
-            let mut shown = summary(&record, &watch);
-            if watch.state == WatchState::Paused {
-                shown["next_step"] = json!(watch_call("resume", &record.id));
-            }
-            answer(shown)
+            let next_step = (watch.state == WatchState::Paused).then(|| watch_call("resume", &record.id));
+            Ok(answer_of(&WatchView { next_step, ..summary(&record, &watch) }))
         }
         .boxed()
     },
@@ -124,7 +131,7 @@ pub(super) const STATUS: OwnTool = OwnTool {
     run: |gateway, caller, params| {
         async move {
             let (record, watch) = gateway.errands.watch_of(caller.owner().key(), &given(params)?).await?;
-            answer(in_full(&record, &watch))
+            Ok(answer_of(&in_full(&record, &watch)))
         }
         .boxed()
     },
@@ -141,8 +148,8 @@ pub(super) const LIST: OwnTool = OwnTool {
     run: |gateway, caller, _| {
         async move {
             let all = gateway.errands.watches(caller.owner().key()).await?;
-            let shown: Vec<Value> = all.iter().map(|(record, watch)| summary(record, watch)).collect();
-            answer(json!({ "watches": shown, "total": shown.len() }))
+            let watches = all.iter().map(|(record, watch)| summary(record, watch)).collect();
+            Ok(answer_of(&WatchList { watches, total: all.len() }))
         }
         .boxed()
     },
@@ -191,14 +198,6 @@ fn given(params: serde_json::Map<String, Value>) -> Result<String, Fault> {
     Ok(read::<HistoryArguments>(params)?.watcher_id.trim().to_string())
 }
 
-fn answer(value: Value) -> Result<Value, Fault> {
-    // The first check failed: its result is the answer.
-    match value.get("content").is_some() {
-        true => Ok(value),
-        false => Ok(text_result(value.to_string())),
-    }
-}
-
 /// Stops the checks until the watch is resumed.
 pub(crate) async fn pause(gateway: &Gateway, owner: &str, id: &str) -> Result<(Record, Watch), Fault> {
     let pause = |watch: &mut Watch, due: Option<u64>| {
@@ -224,10 +223,8 @@ pub(crate) async fn resume(gateway: &Gateway, owner: &str, id: &str) -> Result<(
 
 async fn resumed(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, Fault> {
     let (record, watch) = resume(gateway, caller.owner().key(), id).await?;
-    let mut shown = summary(&record, &watch);
-    gateway.errands.note_end(&mut shown);
-    shown["next_step"] = json!(watch_call("status", &record.id));
-    answer(shown)
+    let (note, next_step) = (gateway.errands.end_note(), Some(watch_call("status", &record.id)));
+    Ok(answer_of(&WatchView { note, next_step, ..summary(&record, &watch) }))
 }
 
 async fn history(
@@ -238,70 +235,61 @@ async fn history(
     let (record, watch) = gateway.errands.watch_of(caller.owner().key(), arguments.watcher_id.trim()).await?;
     let zone = Zone::machine();
     let last = watch.history.iter().rev().take(arguments.last_n.unwrap_or(10));
-    let checks: Vec<Value> = last
-        .map(|check| {
-            let mut shown = json!({
-                "at": zone.show(check.at_ms),
-                "success": check.error.is_none(),
-                "changed": check.changed,
-                "elapsed_ms": check.elapsed_ms,
-            });
-            if let Some(code) = &check.error {
-                shown["error"] = json!(code);
-            }
-            shown
-        })
-        .collect();
-    answer(json!({ "watcher_id": record.id, "checks": checks, "total": watch.counts.checks }))
+    let checks = last.map(|check| CheckView {
+        at: zone.show(check.at_ms),
+        success: check.error.is_none(),
+        changed: check.changed,
+        elapsed_ms: check.elapsed_ms,
+        error: check.error.clone(),
+    });
+    let (checks, total) = (checks.collect(), watch.counts.checks);
+    Ok(answer_of(&WatchHistory { watcher_id: record.id, checks, total }))
 }
 
 /// Describes a record for the list; `None` if it is not a watch.
-pub(crate) fn in_list(record: &Record) -> Option<Value> {
+pub(crate) fn in_list(record: &Record) -> Option<WatchView> {
     Some(summary(record, &Watch::deserialize(&record.body).ok()?))
 }
 
 /// Describes a watch for the list.
-fn summary(record: &Record, watch: &Watch) -> Value {
-    let mut shown = json!({ "watcher_id": record.id });
-    if let Some(label) = &watch.label {
-        shown["label"] = json!(label);
+fn summary(record: &Record, watch: &Watch) -> WatchView {
+    WatchView {
+        watcher_id: record.id.clone(),
+        label: watch.label.clone(),
+        tool: watch.tool.clone(),
+        state: watch.state,
+        notify_when: watch.notify_when,
+        interval: watch.interval_s,
+        next_check_at: record.due_ms.map(|due| Zone::machine().show(due)),
+        counts: watch.counts,
+        error: watch.error.clone(),
+        params: None,
+        max_checks: 0,
+        select: None,
+        expression: None,
+        last_value_at: None,
+        last_value: None,
+        note: None,
+        next_step: None,
     }
-    shown["tool"] = json!(watch.tool);
-    shown["state"] = json!(watch.state);
-    shown["notify_when"] = json!(watch.notify_when);
-    shown["interval"] = json!(watch.interval_s);
-    shown["next_check_at"] = json!(record.due_ms.map(|due| Zone::machine().show(due)));
-    shown["counts"] = json!(watch.counts);
-    if let Some(error) = &watch.error {
-        shown["error"] = json!(error);
-    }
-    shown
 }
 
 /// Describes a watch for its status.
-pub(crate) fn in_full(record: &Record, watch: &Watch) -> Value {
-    let mut shown = summary(record, watch);
-    shown["params"] = json!(watch.params);
-    if watch.max_checks > 0 {
-        shown["max_checks"] = json!(watch.max_checks);
-    }
-    for (key, filter) in [("select", &watch.select), ("expression", &watch.expression)] {
-        if let Some(filter) = filter {
-            shown[key] = json!(filter);
-        }
-    }
-    if let Some(last) = &watch.last {
-        shown["last_value_at"] = json!(Zone::machine().show(last.at_ms));
-        shown["last_value"] = match &last.value {
-            Some(value) => value.clone(),
-            None => json!("too large to keep; call the tool itself"),
-        };
-    }
+pub(crate) fn in_full(record: &Record, watch: &Watch) -> WatchView {
     let next = match watch.state {
-        WatchState::Active => watch_call("history", &record.id),
-        WatchState::Paused => watch_call("resume", &record.id),
-        WatchState::Finished => watch_call("stop", &record.id),
+        WatchState::Active => "history",
+        WatchState::Paused => "resume",
+        WatchState::Finished | WatchState::Stopped => "stop",
     };
-    shown["next_step"] = json!(next);
-    shown
+    let too_large = || json!("too large to keep; call the tool itself");
+    WatchView {
+        params: Some(watch.params.clone()),
+        max_checks: watch.max_checks,
+        select: watch.select.clone(),
+        expression: watch.expression.clone(),
+        last_value_at: watch.last.as_ref().map(|last| Zone::machine().show(last.at_ms)),
+        last_value: watch.last.as_ref().map(|last| last.value.clone().unwrap_or_else(too_large)),
+        next_step: Some(watch_call(next, &record.id)),
+        ..summary(record, watch)
+    }
 }

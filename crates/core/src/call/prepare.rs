@@ -2,8 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use nonet_api::question::Approver;
 use nonet_config::ApproveBy;
-use nonet_parts::{audit::Approver, kept};
+use nonet_parts::kept;
 use nonet_schema::Schema;
 use nonet_servers::{
     catalog::{GATEWAY, SKILLS, Tool},

@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
+use nonet_api::notice::Notice;
 use nonet_parts::{audit::AuditedCall, quotas::Admission, trace::Span};
 use nonet_servers::{
     catalog::Tool,
@@ -21,7 +22,7 @@ use nonet_text::{
     template::{self, FilledTemplate},
 };
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{CallOutcome, PrepareError, PreparedCall, send::Sending};
@@ -306,7 +307,8 @@ fn take_beside(tool: &Tool, result: &mut Value) -> Option<Value> {
     {
         members.shift_remove("_meta");
     }
-    let mut note = json!({ "kind": "response", "tool": &*tool.full });
-    note.as_object_mut()?.extend(beside.as_object()?.clone());
-    Some(note)
+    let extras = serde_json::from_value(beside);
+    let extras =
+        extras.inspect_err(|error| tracing::warn!(%error, "a notice about an answer was lost")).ok()?;
+    Some(Notice::Response { tool: tool.full.to_string(), extras }.into())
 }

@@ -5,8 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nonet_api::question::Approver;
 use nonet_base::text::clip;
-use nonet_parts::{audit::Approver, figures::CallFailure, trace::Span};
+use nonet_parts::{figures::CallFailure, trace::Span};
 use nonet_servers::{
     catalog::{EntryKind, GATEWAY, Tool},
     downstream::{CallControl, CallError, ProgressSink},

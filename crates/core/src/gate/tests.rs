@@ -1,5 +1,6 @@
 use std::{collections::BTreeMap, path::Path};
 
+use nonet_api::fault::Reader;
 use nonet_config as config;
 use nonet_search::Index;
 use nonet_servers::{
@@ -187,14 +188,14 @@ fn servers_without_a_list_are_named_where_a_name_means_them() {
     assert_eq!(gate.unlisted(), [Arc::from("mail")]);
     assert_eq!(gate.named_server("mail.send"), Some("mail".into()));
     assert_eq!(gate.named_server("post.send"), None);
-    assert_eq!(gate.trouble("mail"), Some("starting"));
+    assert_eq!(gate.trouble("mail"), Some(nonet_api::status::ServerState::Starting));
     // Its list is still pending.
     assert!(gate.out_of_reach("mail.send").is_none());
     let fault = gate.out_of_reach("broken.run").expect("it is left out");
     assert!(!fault.retryable && fault.message.contains("timeout"), "{fault}");
-    assert!(gate.members("files").is_ok_and(|members| members.len() == 3));
-    assert!(gate.members("mail").is_ok_and(|members| members.is_empty()));
-    assert_eq!(gate.members("fils").expect_err("unknown").code, FaultCode::NotFound);
+    assert!(gate.members("files", Reader::Model).is_ok_and(|members| members.len() == 3));
+    assert!(gate.members("mail", Reader::Model).is_ok_and(|members| members.is_empty()));
+    assert_eq!(gate.members("fils", Reader::Model).expect_err("unknown").code, FaultCode::NotFound);
 }
 
 #[test]
@@ -250,7 +251,7 @@ fn a_server_of_a_session_is_there_for_it_and_its_apps_only() {
         assert_eq!(gate.connection("shop").is_some(), is_there);
         assert_eq!(gate.of_session(&world, "shop").is_some(), is_there);
         assert_eq!(gate.named_server("shop.list_orders").is_some(), is_there);
-        assert_eq!(gate.members("shop").is_ok(), is_there);
+        assert_eq!(gate.members("shop", Reader::Model).is_ok(), is_there);
         let caller = Caller { session: session.clone(), lasting: true, ..Caller::default() };
         assert!(is_there || gate.instructions_for(&caller, "shop").is_none());
         for name in ["shop.list_orders", "shop__list_orders", "list_orders", "Shop.List-Orders"] {

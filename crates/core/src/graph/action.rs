@@ -550,7 +550,7 @@ impl Apps {
         let asked = self.asking.questions.ask(common.asking, &arguments).await;
         drop(paused);
         Ok(match asked? {
-            QuestionOutcome::Answer(answer) => ActionResult::answered(call, answer),
+            QuestionOutcome::Answer(answer) => ActionResult::answered(call, json!(answer)),
             QuestionOutcome::InChat(_) => ActionResult::open(call.name.clone(), OpenQuestion::Ask(arguments)),
         })
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use nonet_api::question::{Approver, AskAnswer, AskStatus, ClientQuestion, QuestionKind};
 use nonet_base::text::{clip, escaped};
-use nonet_parts::audit::Approver;
 use nonet_schema::Schema;
 use nonet_servers::downstream::EscapedTexts;
 use nonet_text::{
@@ -13,7 +13,7 @@ use nonet_text::{
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{APPROVAL_AGE, AskArguments, QUESTION_AGE, approval::HeldCall};
+use super::{APPROVAL_AGE, AskArguments, QUESTION_AGE, approval::HeldCall, ask_again};
 use nonet_state::{
     asking::PendingQuestion,
     grants::{Approval, RunApproval},
@@ -73,7 +73,7 @@ pub struct ChatQuestion {
 /// The user's answer to a question in a chat. It waits for the client to fetch it, or to make the approved call.
 #[derive(Clone, Debug)]
 pub(super) struct SettledAnswer {
-    pub answer: Value,
+    pub answer: AskAnswer,
     pub by: Approver,
     pub at: Instant,
 }
@@ -92,7 +92,7 @@ impl ChatQuestion {
     /// Returns who has approved a call that was not made since.
     pub(super) fn approver(&self, call: &Approval) -> Option<Approver> {
         let settled = self.settled.as_ref().filter(|settled| settled.at.elapsed() < APPROVAL_AGE)?;
-        let is_approved = settled.answer["status"] == "approved" && self.question.is_about(call);
+        let is_approved = settled.answer.status == AskStatus::Approved && self.question.is_about(call);
         is_approved.then_some(settled.by)
     }
 
@@ -102,35 +102,41 @@ impl ChatQuestion {
     }
 
     /// Returns the question for the user outside of the chat, with what an answer is made of.
-    pub(super) fn shown(&self, waiting: &PendingQuestion<Self>) -> Value {
+    pub(super) fn shown(&self, waiting: &PendingQuestion<Self>) -> ClientQuestion {
         let age = waiting.since.elapsed();
-        let mut shown = json!({
-            "token": waiting.token,
-            "client": self.client,
-            "message": self.question.message,
-            "age_s": age.as_secs(),
-            "left_s": QUESTION_AGE.saturating_sub(age).as_secs(),
-        });
+        let question = ClientQuestion {
+            token: waiting.token.clone(),
+            client: self.client.clone(),
+            message: self.question.message.clone(),
+            age_s: age.as_secs(),
+            left_s: QUESTION_AGE.saturating_sub(age).as_secs(),
+            kind: QuestionKind::Free,
+            tool: None,
+            for_session: None,
+            choices: None,
+            several: None,
+            form: None,
+        };
         match &self.question.about {
-            QuestionSubject::Call { approval, lasting, .. } => {
-                shown["kind"] = json!("call");
-                shown["tool"] = json!(approval.tool);
-                shown["for_session"] = json!(lasting);
-            }
-            QuestionSubject::Run { .. } => shown["kind"] = json!("call"),
-            QuestionSubject::Content(_) => shown["kind"] = json!("content"),
-            QuestionSubject::Choices(choices, many) => {
-                shown["kind"] = json!("choices");
-                shown["choices"] = json!(choices);
-                shown["several"] = json!(many);
-            }
+            QuestionSubject::Call { approval, lasting, .. } => ClientQuestion {
+                kind: QuestionKind::Call,
+                tool: Some(approval.tool.clone()),
+                for_session: Some(*lasting),
+                ..question
+            },
+            QuestionSubject::Run { .. } => ClientQuestion { kind: QuestionKind::Call, ..question },
+            QuestionSubject::Content(_) => ClientQuestion { kind: QuestionKind::Content, ..question },
+            QuestionSubject::Choices(choices, many) => ClientQuestion {
+                kind: QuestionKind::Choices,
+                choices: Some(choices.clone()),
+                several: Some(*many),
+                ..question
+            },
             QuestionSubject::Form(form) => {
-                shown["kind"] = json!("form");
-                shown["form"] = form.clone();
+                ClientQuestion { kind: QuestionKind::Form, form: Some(form.clone()), ..question }
             }
-            QuestionSubject::Free => shown["kind"] = json!("free"),
+            QuestionSubject::Free => question,
         }
-        shown
     }
 }
 
@@ -159,7 +165,7 @@ impl Question {
     /// # Errors
     ///
     /// Why the answer is not understood, for the user.
-    pub(super) fn read_from_user(&self, said: &Value) -> Result<Value, String> {
+    pub(super) fn read_from_user(&self, said: &Value) -> Result<AskAnswer, String> {
         self.about.read(said).map_err(|unread| format!("This answer {}. Give {}.", unread.why, unread.words))
     }
 
@@ -176,7 +182,7 @@ impl Question {
     }
 
     /// Returns the answer of `ask_user` while the user has not answered.
-    pub(crate) fn put(&self, token: &str) -> Value {
+    pub(crate) fn put(&self, token: &str) -> AskAnswer {
         let (message, more) = match &self.about {
             QuestionSubject::Content(_) => {
                 (&self.message, ", or {\"decision\": \"approve\", \"content\": \"the edited text\"}")
@@ -192,21 +198,27 @@ impl Question {
         let hint = format!(
             "Ask the user in the chat; then call ask_user with this `token` and, as `answer`, what the user said{more}."
         );
-        let mut answer = json!({
-            "status": "needs_user",
-            "message": message,
-            "token": token,
-            "hint": hint,
-            "next_step": { "tool": "ask_user", "arguments": { "token": token } },
-        });
-        if let QuestionSubject::Form(form) = &self.about {
-            answer["form"] = form.clone();
+        let form = match &self.about {
+            QuestionSubject::Form(form) => Some(form.clone()),
+            _ => None,
+        };
+        AskAnswer {
+            message: Some(message.clone()),
+            token: Some(token.into()),
+            hint: Some(hint),
+            next_step: Some(ask_again(token)),
+            form,
+            ..AskAnswer::new(AskStatus::NeedsUser)
         }
-        answer
     }
 
     /// Reads an answer, together with edited content. An unclear answer repeats the question.
-    pub(crate) fn read(&self, token: &str, said: &Value, content: Option<&str>) -> Result<Value, Value> {
+    pub(crate) fn read(
+        &self,
+        token: &str,
+        said: &Value,
+        content: Option<&str>,
+    ) -> Result<AskAnswer, AskAnswer> {
         let beside = match (&self.about, content) {
             (
                 QuestionSubject::Content(_) | QuestionSubject::Call { .. } | QuestionSubject::Run { .. },
@@ -215,7 +227,7 @@ impl Question {
             _ => None,
         };
         let said = beside.as_ref().unwrap_or(said);
-        self.about.read(said).map_err(|unread| ask_again(self, token, said, unread))
+        self.about.read(said).map_err(|unread| repeated(self, token, said, unread))
     }
 }
 
@@ -238,7 +250,7 @@ impl QuestionSubject {
     }
 
     /// Reads a submitted form; `None` if it does not fit the form shown to the user.
-    pub(super) fn filled_in(&self, form: Map<String, Value>) -> Option<Value> {
+    pub(super) fn filled_in(&self, form: Map<String, Value>) -> Option<AskAnswer> {
         match self {
             Self::Choices(..) | Self::Free => self.read(form.get("answer")?).ok(),
             Self::Content(_) | Self::Form(_) | Self::Call { .. } | Self::Run { .. } => {
@@ -248,7 +260,7 @@ impl QuestionSubject {
     }
 
     /// Reads an answer.
-    pub(super) fn read(&self, said: &Value) -> Result<Value, UnclearAnswer> {
+    pub(super) fn read(&self, said: &Value) -> Result<AskAnswer, UnclearAnswer> {
         match self {
             Self::Call { lasting, .. } | Self::Run { lasting } => read_approval(said, *lasting),
             Self::Content(content) => read_review(said, content),
@@ -263,11 +275,11 @@ fn unread(why: &str, words: &str) -> UnclearAnswer {
     UnclearAnswer { why: why.into(), words: words.into(), feedback: None }
 }
 
-fn read_approval(said: &Value, lasting: bool) -> Result<Value, UnclearAnswer> {
+fn read_approval(said: &Value, lasting: bool) -> Result<AskAnswer, UnclearAnswer> {
     let answer = answers::decision(said);
     match answer.decision {
         Decision::Yes | Decision::All | Decision::Always if answer.content.is_none() => {
-            Ok(json!({ "status": "approved" }))
+            Ok(AskAnswer::new(AskStatus::Approved))
         }
         Decision::No => Ok(denied(answer.feedback)),
         _ => {
@@ -287,7 +299,7 @@ fn read_approval(said: &Value, lasting: bool) -> Result<Value, UnclearAnswer> {
     }
 }
 
-fn read_review(said: &Value, content: &str) -> Result<Value, UnclearAnswer> {
+fn read_review(said: &Value, content: &str) -> Result<AskAnswer, UnclearAnswer> {
     let answer = answers::decision(said);
     match answer.decision {
         Decision::Yes | Decision::All | Decision::Always => Ok(approved(content, answer)),
@@ -302,11 +314,11 @@ fn read_review(said: &Value, content: &str) -> Result<Value, UnclearAnswer> {
     }
 }
 
-fn read_choices(said: &Value, choices: &[String], many: bool) -> Result<Value, UnclearAnswer> {
+fn read_choices(said: &Value, choices: &[String], many: bool) -> Result<AskAnswer, UnclearAnswer> {
     if let Some(taken) = answers::choose(said, choices, many) {
         let mut taken = taken.into_iter().map(|at| json!(choices[at]));
         let answer = if many { taken.collect() } else { taken.next().unwrap_or_default() };
-        return Ok(json!({ "status": "answered", "answer": answer }));
+        return Ok(AskAnswer::answered(answer));
     }
     let refusal = answers::decision(said);
     if refusal.decision == Decision::No && !answers::mentions(said, choices) {
@@ -318,7 +330,7 @@ fn read_choices(said: &Value, choices: &[String], many: bool) -> Result<Value, U
     })
 }
 
-fn read_form(said: &Value, form: &Value) -> Result<Value, UnclearAnswer> {
+fn read_form(said: &Value, form: &Value) -> Result<AskAnswer, UnclearAnswer> {
     let refusal = answers::decision(said);
     match answers::fields(said, form) {
         // "no" may be a refusal rather than the value of a field.
@@ -331,7 +343,7 @@ fn read_form(said: &Value, form: &Value) -> Result<Value, UnclearAnswer> {
                 "an object with its fields, or {\"action\": \"decline\"}",
             ))
         }
-        Ok(fields) => Ok(json!({ "status": "answered", "answer": fields })),
+        Ok(fields) => Ok(AskAnswer::answered(json!(fields))),
         Err(_) if refusal.decision == Decision::No => Ok(denied(refusal.feedback)),
         Err(fault) => {
             let example = Value::Object(Schema::new(form.clone()).example());
@@ -343,13 +355,13 @@ fn read_form(said: &Value, form: &Value) -> Result<Value, UnclearAnswer> {
     }
 }
 
-fn read_text(said: &Value) -> Result<Value, UnclearAnswer> {
+fn read_text(said: &Value) -> Result<AskAnswer, UnclearAnswer> {
     let answer = if said.is_object() { answers::opened(said) } else { said.clone() };
     let is_empty = answer.is_null() || answer.as_str().is_some_and(|text| text.trim().is_empty());
     if is_empty {
         return Err(unread("is empty", "what the user said"));
     }
-    Ok(json!({ "status": "answered", "answer": answer }))
+    Ok(AskAnswer::answered(answer))
 }
 
 /// Whether a field accepts any text.
@@ -358,24 +370,18 @@ fn is_free(field: &Value) -> bool {
 }
 
 /// Returns the approved content, original or edited by the user.
-fn approved(content: &str, said: UserAnswer) -> Value {
+fn approved(content: &str, said: UserAnswer) -> AskAnswer {
     let edited = said.content.filter(|edited| edited != content);
-    let mut answer = json!({ "status": "approved", "content": edited.as_deref().unwrap_or(content) });
-    if edited.is_some() {
-        answer["content_was_edited"] = json!(true);
+    AskAnswer {
+        content_was_edited: edited.is_some(),
+        content: Some(edited.unwrap_or_else(|| content.into())),
+        user_feedback: said.feedback,
+        ..AskAnswer::new(AskStatus::Approved)
     }
-    if let Some(feedback) = said.feedback {
-        answer["user_feedback"] = json!(feedback);
-    }
-    answer
 }
 
-fn denied(feedback: Option<String>) -> Value {
-    let mut answer = json!({ "status": "denied" });
-    if let Some(feedback) = feedback {
-        answer["user_feedback"] = json!(feedback);
-    }
-    answer
+fn denied(user_feedback: Option<String>) -> AskAnswer {
+    AskAnswer { user_feedback, ..AskAnswer::new(AskStatus::Denied) }
 }
 
 /// Adds edited content to an answer that came without it.
@@ -390,17 +396,13 @@ fn with_content(answer: &Value, content: &str) -> Value {
 }
 
 /// Repeats the question after an unclear answer.
-fn ask_again(question: &Question, token: &str, said: &Value, unread: UnclearAnswer) -> Value {
+fn repeated(question: &Question, token: &str, said: &Value, unread: UnclearAnswer) -> AskAnswer {
     let shown = said.as_str().map_or_else(|| said.to_string(), String::from);
-    let mut answer = question.put(token);
-    answer["hint"] = json!(format!(
+    let hint = format!(
         "`{}` {}. The question is still open. Ask the user again; then call ask_user with this `token` and, as `answer`, {}.",
         clip(&shown, MAX_SAID),
         unread.why,
         unread.words
-    ));
-    if let Some(feedback) = unread.feedback {
-        answer["user_feedback"] = json!(feedback);
-    }
-    answer
+    );
+    AskAnswer { hint: Some(hint), user_feedback: unread.feedback, ..question.put(token) }
 }

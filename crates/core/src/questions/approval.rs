@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use nonet_api::question::Approver;
 use nonet_base::text::{clip, escaped};
 use nonet_config::ApproveBy;
-use nonet_parts::audit::Approver;
 use nonet_servers::catalog::Tool;
 use nonet_text::{fault::Fault, results::json_len};
 use serde_json::{Map, Value, json};

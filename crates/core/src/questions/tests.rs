@@ -22,7 +22,7 @@ fn arguments(value: Value) -> AskArguments {
 
 async fn ask(questions: &Questions, caller: &Caller, value: Value) -> Result<Value, FaultCode> {
     match questions.ask_user(caller, arguments(value)).await {
-        Ok(AskOutcome::Answer(answer)) => Ok(answer),
+        Ok(AskOutcome::Answer(answer)) => Ok(json!(answer)),
         Ok(AskOutcome::Run(held)) => Ok(json!({ "runs": format!("{held:?}") })),
         Err(fault) => Err(fault.code),
     }

@@ -159,7 +159,7 @@ async fn a_panic_is_an_answer() {
             tokio::time::sleep(HOUR).await;
             let id = answer["task_id"].as_str().expect("a handle");
             let found = jobs.find(id, &caller.owner()).await.expect("it can be read").expect("it is known");
-            assert_eq!(found.state, nonet_parts::jobs::TaskState::Failed);
+            assert_eq!(found.state, nonet_api::work::TaskState::Failed);
         }
     }
 }

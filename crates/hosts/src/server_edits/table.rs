@@ -2,6 +2,7 @@
 
 use std::{fmt, path::Path};
 
+pub use nonet_api::servers::TableFault;
 use nonet_config::{self as config, ConfigFault, LoadError, LoadedConfig, Policy, ValueSources, written_key};
 
 use toml_edit::{InlineTable, Item, Table, TableLike};
@@ -38,15 +39,6 @@ impl AsMut<ImportPlan> for TableEdit {
     fn as_mut(&mut self) -> &mut ImportPlan {
         &mut self.imported
     }
-}
-
-/// A fault of an edited text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableFault {
-    /// The line in the edited text, from 1; none if the fault has no line there.
-    pub line: Option<usize>,
-    /// The fault and its remedy.
-    pub message: String,
 }
 
 /// Why a text was refused.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hmac::{Hmac, KeyInit, Mac};
+use nonet_api::question::Approver;
 use nonet_base::text::hex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -62,24 +63,6 @@ pub struct AuditedParams {
     /// The params themselves without secrets, if the settings want them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-}
-
-/// Who allowed a call that required approval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Approver {
-    /// The user, in a form of the client.
-    Form,
-    /// The user in the chat, as the model reports.
-    Chat,
-    /// The user, earlier, for the rest of the session.
-    Session,
-    /// The user, on the live page.
-    Page,
-    /// The user, with `nonet approve`.
-    Command,
-    /// The webhook of the configuration.
-    Webhook,
 }
 
 /// The content of a line, apart from its place in the chain. Unknown fields are left out.

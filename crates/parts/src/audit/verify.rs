@@ -13,7 +13,6 @@ use serde_json::Value;
 
 use super::{
     files::{ChainFile, chain_files},
-    is_zero,
     line::{self, ChainHead, ChainKey, LineFlaw},
 };
 
@@ -49,6 +48,10 @@ pub struct ChainReport {
     /// Where the chain is broken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broken: Option<ChainBreak>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The first place where a chain is broken.

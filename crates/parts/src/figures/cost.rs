@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use nonet_api::tools::Cost;
 use nonet_store::RecentCalls;
-use serde::Serialize;
 
 /// How many calls a cost needs: a single call may have had bad params, or may have started its server.
 const FEWEST: usize = 3;
@@ -11,35 +11,20 @@ const FEWEST: usize = 3;
 const QUICK: Duration = Duration::from_secs(1);
 const SLOW: Duration = Duration::from_secs(10);
 
-/// The cost of a call, judged by the latest calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Cost {
-    /// Less than a second on average, and at most one in ten failed.
-    Low,
-    /// Everything else, including unknown cost.
-    #[default]
-    Medium,
-    /// Ten seconds or more on average, or at least half of the calls failed.
-    High,
-}
-
-impl Cost {
-    /// Returns the cost of a call after these calls; `None` if there are too few.
-    pub fn after(recent: &RecentCalls) -> Option<Self> {
-        let (calls, failures) = (recent.count(), recent.failures());
-        if calls < FEWEST {
-            return None;
-        }
-        let mean = mean(recent).unwrap_or_default();
-        Some(if mean >= SLOW || 2 * failures >= calls {
-            Self::High
-        } else if mean < QUICK && 10 * failures <= calls {
-            Self::Low
-        } else {
-            Self::Medium
-        })
+/// Returns the cost of a call after these calls; `None` if there are too few.
+pub(super) fn cost_after(recent: &RecentCalls) -> Option<Cost> {
+    let (calls, failures) = (recent.count(), recent.failures());
+    if calls < FEWEST {
+        return None;
     }
+    let mean = mean(recent).unwrap_or_default();
+    Some(if mean >= SLOW || 2 * failures >= calls {
+        Cost::High
+    } else if mean < QUICK && 10 * failures <= calls {
+        Cost::Low
+    } else {
+        Cost::Medium
+    })
 }
 
 /// Returns the mean time of the successful calls.
@@ -75,7 +60,7 @@ mod tests {
     #[test]
     fn a_call_costs_what_the_last_ones_took_and_how_they_failed() {
         let check = |calls_ms: &[u64], expected: Option<Cost>| {
-            assert_eq!(Cost::after(&recent(calls_ms)), expected, "{calls_ms:?}");
+            assert_eq!(cost_after(&recent(calls_ms)), expected, "{calls_ms:?}");
         };
         check(&[], None);
         check(&[5, 5], None);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use nonet_api::work::KeptCounts;
 use nonet_search::Outcome;
-use nonet_store::{GatewayStore, JobRow, KeptCounts, Lifespan, Retention, Share, StoreFuture};
+use nonet_store::{GatewayStore, JobRow, Lifespan, Retention, Share, StoreFuture};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -2,7 +2,9 @@
 
 use nonet_store::StoreError;
 
-use super::{JobOwner, Jobs, TaskSummary};
+use nonet_api::work::TaskSummary;
+
+use super::{JobOwner, Jobs, summary::stored};
 
 impl Jobs {
     /// Returns the owner of a job in the table.
@@ -19,7 +21,7 @@ impl Jobs {
             let rows = self.store.jobs(owner, limit).await.unwrap_or_default();
             let others = rows.into_iter().filter(|row| !self.knows(&row.id));
             let now_ms = self.clock.unix_ms();
-            tasks.extend(others.map(|row| (owner.clone(), TaskSummary::stored(row, now_ms))));
+            tasks.extend(others.map(|row| (owner.clone(), stored(row, now_ms))));
         }
         tasks.sort_by(|(_, a), (_, b)| b.since.cmp(&a.since).then(a.task_id.cmp(&b.task_id)));
         tasks.truncate(limit);

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::AtomicBool;
 
+use nonet_api::work::KeptCounts;
 use nonet_config::Quotas;
 use nonet_search::Outcome;
-use nonet_store::{GatewayStore, KeptCounts, NamedFigures, Retention, StoreFuture};
+use nonet_store::{GatewayStore, NamedFigures, Retention, StoreFuture};
 use serde_json::json;
 use tempfile::TempDir;
 

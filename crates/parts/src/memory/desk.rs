@@ -1,5 +1,6 @@
 //! The goal and the tasks of an owner's work.
 
+use nonet_api::tools::TodoState;
 use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, StoreError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -58,20 +59,6 @@ pub struct Todo {
     /// Comments from updates, oldest first, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-}
-
-/// The state of a task. Open tasks are listed in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TodoState {
-    /// The task is being worked on.
-    InProgress,
-    /// The task has not been started.
-    Pending,
-    /// The task cannot continue for now.
-    Blocked,
-    /// The task is done. On a full desk, the oldest completed task makes room for a new one.
-    Completed,
 }
 
 /// The outcome of adding a task.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nonet_api::tools::TodoState;
 use nonet_store::{GatewayStore, NewRecord, RecordKind, RecordQuota, Retention};
 use serde_json::json;
 use tempfile::TempDir;

@@ -190,7 +190,7 @@ mod tests {
             let entry = catalog.get(name).expect("it is there");
             let params = params.as_object().expect("an object");
             let call = json!({ "tool": tool, "arguments": arguments });
-            assert_eq!(entry.call_with(params), call, "{name} {params:?}");
+            assert_eq!(json!(entry.call_with(params)), call, "{name} {params:?}");
         };
         check("skills.notes", json!({}), "use_skill", json!({ "command": "notes" }));
         let file = json!({ "arguments": "v2", "file": "a.md" });
@@ -228,7 +228,7 @@ mod tests {
             json!({ "app_id": "strict", "input": { "n": 1 } }),
         );
         let example = json!({ "command": "folk/greet", "arguments": { "who": "<string>" } });
-        assert_eq!(catalog.get("skills.folk/greet").expect("it is there").call()["arguments"], example);
+        assert_eq!(catalog.get("skills.folk/greet").expect("it is there").call().arguments, example);
     }
 
     #[test]

@@ -2,57 +2,26 @@
 
 use std::sync::{Arc, OnceLock};
 
+use nonet_api::tools::EntryKind;
 use nonet_base::text::clip_words;
 use nonet_config::{Globs, Policy, Risk};
 use nonet_schema::Schema;
 use nonet_search::Document;
 use nonet_text::{
+    fault::NextStep,
     leaks::Findings,
     name::{self, Spellings},
     results::json_len,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::{APPS, GATEWAY, SKILLS};
+use super::GATEWAY;
 use crate::pins::DefinitionChange;
-
-/// What an entry of the catalogue is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum EntryKind {
-    /// A tool of a server, or one of Nonet's own.
-    #[default]
-    Tool,
-    /// A skill from a folder, or a server's prompt.
-    Skill,
-    /// An app of the configuration.
-    App,
-}
-
-impl EntryKind {
-    /// Returns the kind of a category's entries.
-    pub(super) fn of(server: &str) -> Self {
-        match server {
-            SKILLS => Self::Skill,
-            APPS => Self::App,
-            _ => Self::Tool,
-        }
-    }
-
-    /// Returns the category for entries of this kind; `None` for tools.
-    pub fn category(self) -> Option<&'static str> {
-        match self {
-            Self::Tool => None,
-            Self::Skill => Some(SKILLS),
-            Self::App => Some(APPS),
-        }
-    }
-}
 
 /// One tool of one server, or something found and called like a tool: a skill or an app.
 #[derive(Clone, Debug)]
 pub struct Tool {
-    /// The server's name, or [`GATEWAY`], [`SKILLS`] or [`APPS`].
+    /// The server's name, or [`GATEWAY`], [`SKILLS`](super::SKILLS) or [`APPS`](super::APPS).
     pub server: Arc<str>,
     /// What it is.
     pub kind: EntryKind,
@@ -165,14 +134,14 @@ impl Tool {
     }
 
     /// Returns an example call of this tool, with placeholders for the required parameters.
-    pub fn call(&self) -> Value {
+    pub fn call(&self) -> NextStep {
         self.call_with(&self.schema.example())
     }
 
     /// Returns a call of this tool with these params.
-    pub fn call_with(&self, params: &Map<String, Value>) -> Value {
+    pub fn call_with(&self, params: &Map<String, Value>) -> NextStep {
         let (meta_tool, arguments) = self.meta_call(params);
-        json!({ "tool": meta_tool, "arguments": arguments })
+        NextStep::new(meta_tool, Value::Object(arguments))
     }
 
     /// Returns whether it is a server's tool: not one of Nonet's own, not a skill, and not an app.

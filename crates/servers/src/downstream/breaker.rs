@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use nonet_api::status::{BreakerScope, BreakerStatus};
 use nonet_base::{clock::millis, text::clip};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -97,20 +98,6 @@ pub enum BreakerNews {
     Rests(Option<Box<str>>, BreakerRefusal),
     /// The tool or the server gets calls again.
     Answers(Option<Box<str>>),
-}
-
-/// What is cut off at the moment.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct BreakerStatus {
-    /// `server`, or `tools` with their names.
-    pub open: &'static str,
-    /// The tools that are cut off, by the server's own names.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tools: Vec<String>,
-    /// When a call may try again.
-    pub retry_after_ms: u64,
-    /// Why the last call failed.
-    pub last_error: String,
 }
 
 impl Circuit {
@@ -210,7 +197,7 @@ impl Breaker {
             open.truncate(1);
         }
         Some(BreakerStatus {
-            open: if open[0].0.is_none() { "server" } else { "tools" },
+            open: if open[0].0.is_none() { BreakerScope::Server } else { BreakerScope::Tools },
             tools: open.iter().filter_map(|(tool, ..)| tool.map(String::from)).collect(),
             retry_after_ms: open.iter().map(|(_, left, _)| *left).min()?,
             last_error: open[0].2.to_owned(),
@@ -369,7 +356,7 @@ mod tests {
         assert_eq!(call(&breaker, "good", Ok(json!({}))).await, None, "others are called");
         assert_eq!(
             breaker.status().map(|status| (status.open, status.tools)),
-            Some(("tools", vec!["slow".into()]))
+            Some((BreakerScope::Tools, vec!["slow".into()]))
         );
 
         // One call probes, and the others wait for it.
@@ -399,7 +386,7 @@ mod tests {
         }
         let resting = call(&breaker, "c", Ok(json!({}))).await.expect("no tool is called");
         assert!(resting.is_server, "{resting:?}");
-        assert_eq!(breaker.status().map(|status| status.open), Some("server"));
+        assert_eq!(breaker.status().map(|status| status.open), Some(BreakerScope::Server));
         tokio::time::advance(WAIT).await;
         assert_eq!(call(&breaker, "c", Ok(json!({}))).await, None);
         assert_eq!(call(&breaker, "a", Ok(json!({}))).await, None);

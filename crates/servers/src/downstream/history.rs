@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
+use nonet_api::servers::{HistoryEntry, HistoryKind};
 use nonet_base::{clock::unix_ms, text::clip};
 use nonet_text::secrets::without_secrets;
 use parking_lot::Mutex;
-use serde::Serialize;
 
 use super::ConnectionState;
 
@@ -21,27 +21,6 @@ const KEY_LINES: usize = 200;
 /// How many lines of stderr explain the end of a process, and the most characters of them.
 const TAIL_LINES: usize = 12;
 const TAIL_CHARS: usize = 1_200;
-
-/// What an entry is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HistoryKind {
-    /// A change of the server's state.
-    State,
-    /// Lines that the server wrote to stderr.
-    Stderr,
-}
-
-/// An entry of a server's history.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct HistoryEntry {
-    /// Milliseconds since 1970.
-    pub at_ms: u64,
-    /// What the entry is about.
-    pub kind: HistoryKind,
-    /// The state with its error, or the lines.
-    pub text: String,
-}
 
 /// The latest entries of one server. The oldest ones make room for new ones.
 #[derive(Debug, Default)]
@@ -62,9 +41,9 @@ impl History {
     pub(super) fn entered(&self, state: &ConnectionState) {
         let text = match state {
             ConnectionState::Down { error, .. } | ConnectionState::AuthRequired { error, .. } => {
-                format!("{}: {error}", state.as_str())
+                format!("{}: {error}", state.shown().as_str())
             }
-            _ => state.as_str().to_string(),
+            _ => state.shown().as_str().to_string(),
         };
         let text = clip(&without_secrets(&text).0, LONGEST);
         let mut kept = self.0.lock();

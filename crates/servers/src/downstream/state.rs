@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use nonet_api::status::{Era, ServerState};
 use rmcp::model::ErrorData;
 use serde_json::{Map, Value};
 use tokio::{sync::oneshot, time::Instant};
@@ -9,17 +10,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{BreakerRefusal, ClientChannel, ProgressSink};
 use crate::catalog::Listing;
-
-/// The era of the protocol that a server speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub enum Era {
-    /// Up to 2025-11-25: `initialize` and a session.
-    #[serde(rename = "legacy")]
-    Session,
-    /// From 2026-07-28: `server/discover`, metadata in each request.
-    #[serde(rename = "modern")]
-    Stateless,
-}
 
 /// The state of a connection.
 #[derive(Clone, Debug)]
@@ -81,14 +71,14 @@ impl Remedy {
 }
 
 impl ConnectionState {
-    /// Returns the state as one word, for answers.
-    pub fn as_str(&self) -> &'static str {
+    /// Returns the state as answers show it.
+    pub fn shown(&self) -> ServerState {
         match self {
-            ConnectionState::Starting => "starting",
-            ConnectionState::Ready { .. } => "ready",
-            ConnectionState::Down { .. } => "down",
-            ConnectionState::AuthRequired { .. } => "auth_required",
-            ConnectionState::Stopped => "stopped",
+            ConnectionState::Starting => ServerState::Starting,
+            ConnectionState::Ready { .. } => ServerState::Ready,
+            ConnectionState::Down { .. } => ServerState::Down,
+            ConnectionState::AuthRequired { .. } => ServerState::AuthRequired,
+            ConnectionState::Stopped => ServerState::Stopped,
         }
     }
 
@@ -102,7 +92,7 @@ impl ConnectionState {
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The server is not connected.
-    #[error("the server is {}", .0.as_str())]
+    #[error("the server is {}", .0.shown().as_str())]
     NotReady(ConnectionState),
     /// The connection was lost during the call.
     #[error("the server went away during the call: {0}")]

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nonet_api::question::{MarkedPlace, MarkedWords, WordsOf};
 use nonet_base::text::{HiddenChar, clip, hex};
-use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use similar::{ChangeTag, TextDiff};
@@ -97,29 +97,6 @@ pub(super) fn difference(before: &Value, after: &Value, end: Instant) -> String 
         let _ = writeln!(told, "... and {left} more");
     }
     clip(told.trim_end(), MOST_TEXT)
-}
-
-/// A place in which two definitions differ, word by word.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct MarkedPlace {
-    place: String,
-    words: Vec<MarkedWords>,
-}
-
-/// Words that both definitions have, or only one of them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct MarkedWords {
-    #[serde(rename = "in")]
-    of: WordsOf,
-    text: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum WordsOf {
-    Both,
-    Before,
-    After,
 }
 
 /// Returns the places in which two definitions differ, with the words that differ. Words are compared until `end`.

@@ -2,6 +2,7 @@ use std::fs;
 
 use nonet_store::{GatewayStore, Retention, Store};
 use nonet_testing::RedisServer;
+use serde_json::json;
 
 use super::{
     compare::{HELD, MOST_KEPT, MOST_PINS},

@@ -63,10 +63,10 @@ fn the_page_has_no_question_whose_call_has_ended() {
     drop(ended);
     let shown = room.on_page();
     assert_eq!(
-        (shown.len(), &shown[0]["for"], &shown[0]["message"]),
-        (1, &json!("shop.buy"), &json!("Which city?"))
+        (shown.len(), shown[0].tool.as_str(), &shown[0].message),
+        (1, "shop.buy", &json!("Which city?"))
     );
-    let id = shown[0]["id"].as_u64().expect("a number");
+    let id = shown[0].id;
     let no = || serde_json::from_value(json!({ "action": "decline" })).expect("an answer");
     assert_eq!(room.answer_on_page(id - 1, no()), Err(AnswerError::Unknown));
     assert_eq!(room.answer_on_page(id, no()), Ok(()));

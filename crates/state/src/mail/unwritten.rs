@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use nonet_api::notice::Notice;
 use nonet_store::NewRecord;
-use serde_json::json;
+use serde_json::Value;
 
 use super::MOST_NOTICES;
 use crate::mailbox::Letter;
@@ -54,7 +55,7 @@ impl WriteBacklog {
         let mut letters = Vec::new();
         if waiting.lost > 0 && most > 0 {
             let count = std::mem::take(&mut waiting.lost);
-            letters.push(Letter::from(json!({ "kind": "notices_lost", "count": count })));
+            letters.push(Letter::from(Value::from(Notice::NoticesLost { count: count as u64 })));
         }
         for record in waiting.notices.iter_mut().filter(|record| !record.held) {
             if letters.len() >= most {

@@ -10,11 +10,12 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use nonet_api::status::ReplicaStatus;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    super::{ShownReplica, StoreError},
+    super::StoreError,
     link::{Methods, RedisLink, newer_is_there, script_that_may},
     presence::{BEAT, LASTS, Lease},
 };
@@ -271,17 +272,18 @@ impl Replicas {
         self.known.load_full()
     }
 
-    /// Returns the same replicas in the form for people.
-    pub(super) fn shown(&self) -> Vec<ShownReplica> {
+    /// Returns the same replicas in the form for people; none if there are none.
+    pub(super) fn shown(&self) -> Option<Vec<ReplicaStatus>> {
         let config = self.own.lock().as_ref().map(|own| own.config.clone());
-        let shown = |replica: &Replica| ShownReplica {
+        let shown = |replica: &Replica| ReplicaStatus {
             name: replica.name.clone(),
             address: replica.address.clone(),
             version: replica.version.clone(),
             leaving: replica.leaving,
             other_config: config.as_ref().is_some_and(|own| *own != replica.config),
         };
-        self.known.load().iter().map(shown).collect()
+        let replicas: Vec<_> = self.known.load().iter().map(shown).collect();
+        (!replicas.is_empty()).then_some(replicas)
     }
 
     /// Returns a running replica. One that is not known yet is looked up.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     apps::Apps,
-    call::{CallRequest, text_result},
+    call::{CallRequest, answer_of},
     gate::Gate,
     interrupt::Interrupt,
 };
@@ -126,10 +126,10 @@ pub(super) async fn call(
     let schema = Schema::of_tool(meant, schema(properties, required));
     let gate = Gate::of(&apps.publisher, &caller.session);
     let answer = match meant {
-        "search_tools" => apps.find.search(caller, read(&schema, meant, given)?).await?,
+        "search_tools" => answer_of(&apps.find.search(caller, read(&schema, meant, given)?).await?),
         "get_tool" => {
             let NamedTool { name } = read(&schema, meant, given)?;
-            apps.find.describe(caller, &[name], false).await?
+            answer_of(&apps.find.describe(caller, &[name], false).await?)
         }
         "execute_tool" => {
             let ToolCall { name, params, timeout_ms, select } = read(&schema, meant, given)?;
@@ -137,11 +137,11 @@ pub(super) async fn call(
             let request = CallRequest { name, params, timeout, select, ..CallRequest::default() };
             return Ok(apps.calls.execute(caller, request).await?.into_tree().await);
         }
-        "browse_category" => gate.browse(&read(&schema, meant, given)?)?,
+        "browse_category" => answer_of(&gate.browse(&read(&schema, meant, given)?)?),
         "run_parallel" => return apps.run_parallel(caller, read(&schema, meant, given)?).await,
-        _ => gate.categories(),
+        _ => answer_of(&gate.categories()),
     };
-    Ok(text_result(answer.to_string()))
+    Ok(answer)
 }
 
 /// Reads arguments as leniently as any tool's.

@@ -2,8 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use nonet_api::{notice::Notice, question::Approver};
 use nonet_config::{AppKind, ApproveBy, Step, workflow::Plan};
-use nonet_parts::{audit::Approver, quotas::Admission};
+use nonet_parts::quotas::Admission;
 use nonet_store::Record;
 use nonet_text::{
     answers::{self, Decision},
@@ -59,7 +60,7 @@ impl Apps {
             return Ok(Some((said, by)));
         }
         let answer = parked.question().read(&token, &said, None);
-        Ok(Some((answer.unwrap_or_else(|again| again), by)))
+        Ok(Some((json!(answer.unwrap_or_else(|again| again)), by)))
     }
 
     /// Continues a run with the user's answer. Without a clear answer, asks again.
@@ -91,10 +92,11 @@ impl Apps {
             (Some(known), _) => known,
             (None, Some(said)) => match question.read(token, said, content) {
                 Ok(answer) => {
+                    let answer = json!(answer);
                     self.note_run_answer(caller, &parked, &answer, said);
                     (answer, Approver::Chat)
                 }
-                Err(again) => return Ok(parked.told(again)),
+                Err(again) => return Ok(parked.told(json!(again))),
             },
         };
         if let Some(asked) = &parked.approval {
@@ -197,7 +199,7 @@ impl Apps {
             true => "every call for the rest of this session",
             false => "every call of this run",
         };
-        caller.session.notify(json!({ "kind": "approved", "tool": asked.tool, "holds_for": holds }));
+        caller.session.notify(Notice::Approved { tool: asked.tool.to_string(), holds_for: holds.into() });
     }
 
     /// Returns the configured workflow, if it has not changed since it was parked.

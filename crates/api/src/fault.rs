@@ -1,19 +1,23 @@
-//! Faults of a call, as the model reads them: `{error: {code, message, retryable, ...}}`.
+//! Faults of a call: `{error: {code, message, retryable, ...}}`.
 //!
 //! The codes are a closed list. A fault says what happened, where, and which call to make next.
 
 use std::{borrow::Cow, time::Duration};
 
-use nonet_base::{clock::millis, text::clean};
+use nonet_base::{
+    clock::millis,
+    text::{clean, shell_word},
+};
 use rmcp::model::ErrorData;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// The `_meta` key of a result that is a fault of Nonet's own, with the code as its value.
 pub const MARK: &str = "nonet/fault";
 
 /// The kind of a fault, for clients to branch on. Appears as `code` in answers, in snake case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultCode {
     /// The name belongs to no tool that the caller may see.
@@ -99,11 +103,21 @@ impl FaultCode {
     }
 }
 
-/// A ready-made meta-tool call.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// Who reads a text: a model calls meta-tools, a person at a shell runs commands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reader {
+    /// A model.
+    #[default]
+    Model,
+    /// A person at a shell, or on the live page.
+    Shell,
+}
+
+/// A ready-made call of a meta-tool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NextStep {
     /// A meta-tool.
-    pub tool: &'static str,
+    pub tool: Cow<'static, str>,
     /// The complete arguments of the meta-tool, as a JSON object.
     pub arguments: Value,
 }
@@ -111,17 +125,40 @@ pub struct NextStep {
 impl NextStep {
     /// Creates a call of any meta-tool. For Nonet's own tools, see [`Self::own`].
     pub fn new(tool: &'static str, arguments: Value) -> Self {
-        Self { tool, arguments }
+        Self { tool: tool.into(), arguments }
     }
 
     /// A call of `gateway.<tool>`, one of Nonet's own tools.
     pub fn own(tool: &str, params: Value) -> Self {
         Self::new("execute_tool", json!({ "name": format!("gateway.{tool}"), "params": params }))
     }
+
+    /// Names the step in a sentence: the meta-tool for a model, a command for a person.
+    pub fn named(&self, reader: Reader) -> Cow<'static, str> {
+        match (reader, self.command()) {
+            (Reader::Shell, Some(command)) => format!("`{command}`").into(),
+            _ => self.tool.clone(),
+        }
+    }
+
+    /// Returns the command that does the same; `None` if there is none.
+    pub fn command(&self) -> Option<String> {
+        let text = |key: &str| self.arguments[key].as_str().unwrap_or_default();
+        let call = |name: &str, params: &Value| {
+            format!("nonet call {} {}", shell_word(name), shell_word(&params.to_string()))
+        };
+        match &*self.tool {
+            "execute_tool" => Some(call(text("name"), &self.arguments["params"])),
+            "call_app" => Some(call(&format!("apps.{}", text("app_id")), &self.arguments["input"])),
+            "list_categories" => Some("nonet search \"\"".into()),
+            "browse_category" => Some("nonet tools".into()),
+            _ => None,
+        }
+    }
 }
 
 /// Why a call has no result.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Fault {
     /// What clients branch on; it also decides whether the fault is retryable, unless that is set.
     pub code: FaultCode,
@@ -136,7 +173,7 @@ pub struct Fault {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_step: Option<Box<NextStep>>,
     /// Names that may have been meant, best first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub did_you_mean: Vec<String>,
     /// Further details for the model: the parameter list, the server's error data.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -218,3 +255,26 @@ impl std::fmt::Display for Fault {
 }
 
 impl std::error::Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_a_call_for_a_model_and_a_command_for_a_person() {
+        let check = |step: NextStep, model: &str, shell: &str| {
+            assert_eq!(step.named(Reader::Model), model);
+            assert_eq!(step.named(Reader::Shell), shell);
+        };
+        let tool = json!({ "name": "shop.list", "params": { "cursor": "a b" } });
+        check(
+            NextStep::new("execute_tool", tool),
+            "execute_tool",
+            r#"`nonet call shop.list '{"cursor":"a b"}'`"#,
+        );
+        let app = json!({ "app_id": "note", "input": { "title": "a" } });
+        check(NextStep::new("call_app", app), "call_app", r#"`nonet call apps.note '{"title":"a"}'`"#);
+        check(NextStep::new("list_categories", json!({})), "list_categories", "`nonet search \"\"`");
+        check(NextStep::new("ask_user", json!({ "token": "ask-1" })), "ask_user", "ask_user");
+    }
+}
