@@ -1,5 +1,5 @@
-//! Sets the commit that a program is built from: NONET_COMMIT, else git's answer for the folder, else `unknown`. A debug build
-//! does not ask git, because each commit would trigger a rebuild.
+//! Sets the commit that a program is built from: NONET_COMMIT, else git's answer for the folder, else
+//! `unknown`. A debug build does not ask git, because each commit would trigger a rebuild.
 
 use std::{env, process::Command};
 

@@ -1,5 +1,5 @@
-//! The cost of publishing a catalogue of a hundred servers: from scratch, and when one server adds a tool. Measures each
-//! part separately and all together; the vectors are made up.
+//! The cost of publishing a catalogue of a hundred servers: from scratch, and when one server adds a tool.
+//! Measures each part separately and all together; the vectors are made up.
 //!
 //! `cargo bench --bench publish`
 

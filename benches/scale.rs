@@ -1,13 +1,14 @@
-//! What grows with the catalogue: build time, memory, search time, and the recall of the graph (HNSW) relative to exact
-//! search; as a table on stdout and as a plot.
+//! What grows with the catalogue: build time, memory, search time, and the recall of the graph (HNSW)
+//! relative to exact search; as a table on stdout and as a plot.
 //!
 //! ```sh
 //! cargo bench --bench scale -- [--sizes 500,1000,...] [--plot FILE.svg] [TOOLS.jsonl,QUERIES.jsonl ...]
 //! ```
 //!
-//! Tools come from the files (without files: the recorded ones in `tests/data`), with real embeddings. For larger sizes,
-//! each further tool is a mix of two: the name of one under its own server, the description of both, and a vector between
-//! theirs, nearer to the first. Requests come from the files, one text each. Times exclude embedding.
+//! Tools come from the files (without files: the recorded ones in `tests/data`), with real embeddings. For
+//! larger sizes, each further tool is a mix of two: the name of one under its own server, the description of
+//! both, and a vector between theirs, nearer to the first. Requests come from the files, one text each. Times
+//! exclude embedding.
 
 use std::{
     fs,

@@ -1,8 +1,8 @@
-//! What a client waits for at the start: the handshake, beside slow or dead servers; the same through a shared gateway; and
-//! with a large catalogue the first search by meaning, with the memory afterwards.
+//! What a client waits for at the start: the handshake, beside slow or dead servers; the same through a
+//! shared gateway; and with a large catalogue the first search by meaning, with the memory afterwards.
 //!
-//! `cargo bench --bench start [-- STARTS]`. The first run with the large catalogue embeds 3,000 tools, which takes half a minute;
-//! the second run is measured.
+//! `cargo bench --bench start [-- STARTS]`. The first run with the large catalogue embeds 3,000 tools, which
+//! takes half a minute; the second run is measured.
 
 use std::{
     io::{BufRead, BufReader, Write},

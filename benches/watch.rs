@@ -1,5 +1,5 @@
-//! The cost of a watch's check, apart from its call and the store: reading the record, deciding, serializing the
-//! result.
+//! The cost of a watch's check, apart from its call and the store: reading the record, deciding, serializing
+//! the result.
 //!
 //! `cargo bench --bench watch`
 

@@ -1,5 +1,6 @@
-//! Checks ARCHITECTURE.md's map against the workspace: what each crate uses, its rooms, its size, that the rooms of a crate form
-//! no cycles; that no dependency is unused; and that no value from outside is changed by index.
+//! Checks ARCHITECTURE.md's map against the workspace: what each crate uses, its rooms, its size, that the
+//! rooms of a crate form no cycles; that no dependency is unused; and that no value from outside is changed
+//! by index.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -150,7 +151,8 @@ fn names(code: &str) -> BTreeSet<String> {
     found
 }
 
-/// Parses the rows of ARCHITECTURE.md that begin with a name in code quotes: the name, and the third cell, if there is one.
+/// Parses the rows of ARCHITECTURE.md that begin with a name in code quotes: the name, and the third cell, if
+/// there is one.
 fn rows() -> Vec<(String, String)> {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("readable");
     let rows = text.lines().filter_map(|line| {
@@ -276,8 +278,9 @@ fn every_dependency_is_used() {
     assert!(unused.is_empty(), "take these out of Cargo.toml: {unused:#?}");
 }
 
-/// Returns the lines that change a JSON value by index although the value may be no object: an index assignment panics there.
-/// A value is known to be one if the nearest binding of its name is a `let` of a value that this process builds.
+/// Returns the lines that change a JSON value by index although the value may be no object: an index
+/// assignment panics there. A value is known to be one if the nearest binding of its name is a `let` of a
+/// value that this process builds.
 fn changed_by_index(code: &str) -> Vec<String> {
     let place = r#"([a-z_]+)(?:\.[a-z_]+)*\)?(?:\[(?:"[^"]+"|[A-Z_]+|key|name)\])+"#;
     let change =

@@ -1,9 +1,9 @@
-//! Joins a client on this process's stdin and stdout to a gateway that other clients share: `nonet connect`, and `nonet`
-//! itself where `[gateway] shared` is set.
+//! Joins a client on this process's stdin and stdout to a gateway that other clients share: `nonet connect`,
+//! and `nonet` itself where `[gateway] shared` is set.
 //!
-//! Messages pass both ways byte for byte. So that it can reconnect when the gateway crashes or restarts, the bridge remembers
-//! the requests in flight, the client's handshake, and the client's subscriptions. The client gets an error for each request
-//! in flight and continues the same session with the new gateway.
+//! Messages pass both ways byte for byte. So that it can reconnect when the gateway crashes or restarts, the
+//! bridge remembers the requests in flight, the client's handshake, and the client's subscriptions. The
+//! client gets an error for each request in flight and continues the same session with the new gateway.
 
 mod http;
 mod ledger;
@@ -171,14 +171,14 @@ struct Bridge {
     held: VecDeque<Bytes>,
     /// A message from the client that is too long, kept until its end gives its id.
     too_long: Option<MessageHead>,
-    /// Lines for the client, each with its share of the backlog. A client may write a lot before it reads, but once this much
-    /// is unread, neither side is read any further.
+    /// Lines for the client, each with its share of the backlog. A client may write a lot before it reads,
+    /// but once this much is unread, neither side is read any further.
     out: mpsc::UnboundedSender<(Bytes, WaitingMessage)>,
     backlog: Backlog,
 }
 
-/// Joins a client on stdin and stdout to the other side until the client leaves or `stop` resolves. Fails if the other side
-/// cannot be reached or is lost repeatedly.
+/// Joins a client on stdin and stdout to the other side until the client leaves or `stop` resolves. Fails if
+/// the other side cannot be reached or is lost repeatedly.
 pub async fn run(far: FarSide, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
     #[expect(clippy::disallowed_methods, reason = "`Backlog` bounds it")]
@@ -330,8 +330,8 @@ impl Bridge {
         }
     }
 
-    /// Answers the requests that were in flight when the link was lost, and withdraws the gateway's own requests. Requests
-    /// not sent yet stay queued.
+    /// Answers the requests that were in flight when the link was lost, and withdraws the gateway's own
+    /// requests. Requests not sent yet stay queued.
     fn give_up_awaited(&mut self) -> anyhow::Result<()> {
         self.ledger.losses += 1;
         for id in std::mem::take(&mut self.ledger.asked).into_keys() {
@@ -360,8 +360,8 @@ impl Bridge {
         }
     }
 
-    /// Repeats the client's handshake on a new link, as far as the client had got. Returns `false` if the new link is lost as
-    /// well.
+    /// Repeats the client's handshake on a new link, as far as the client had got. Returns `false` if the new
+    /// link is lost as well.
     async fn repeat_handshake(&mut self, link: &mut LineLink) -> anyhow::Result<bool> {
         let Some((line, id, answered)) = self.ledger.initialize.clone() else { return Ok(true) };
         self.held.retain(|held| *held != line);
@@ -430,8 +430,8 @@ fn error(id: &str, code: i32, message: &str) -> Bytes {
     as_line(&Message::failure(id, code, message))
 }
 
-/// Returns a message as one line. Line breaks in JSON are white space outside strings and escaped inside them, so dropping
-/// them is safe.
+/// Returns a message as one line. Line breaks in JSON are white space outside strings and escaped inside
+/// them, so dropping them is safe.
 fn as_line(message: &[u8]) -> Bytes {
     let mut line = match message.trim_ascii() {
         message if message.contains(&b'\n') => {

@@ -97,8 +97,8 @@ pub fn main() -> ExitCode {
             return ExitCode::from(UNUSABLE);
         }
     };
-    // A single client needs a single thread: waking another core costs more than the rest of a small call. Other
-    // commands get all cores.
+    // A single client needs a single thread: waking another core costs more than the rest of a small call.
+    // Other commands get all cores.
     let many = cli.http.is_some()
         || matches!(cli.command, Some(Command::Serve { http: Some(_) } | Command::Shared { .. }));
     let mut runtime = match serves && !many {
@@ -133,7 +133,8 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs the commands of helper processes, which the gateway starts, and prepares the process of a shared gateway.
+/// Runs the commands of helper processes, which the gateway starts, and prepares the process of a shared
+/// gateway.
 fn helper_process(cli: &Cli) -> Option<ExitCode> {
     match cli.command.as_ref()? {
         Command::Guard => process_guard::run(std::io::stdin()),
@@ -303,7 +304,8 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
     }
 }
 
-/// Returns the configuration file. If none exists and none was named, returns the user's own, as if it were empty.
+/// Returns the configuration file. If none exists and none was named, returns the user's own, as if it were
+/// empty.
 fn found_or_begun(config: Option<&Path>) -> anyhow::Result<FoundFile> {
     let missing = match found::find(config) {
         Ok(found) => return Ok(found),
@@ -318,8 +320,8 @@ fn found_or_begun(config: Option<&Path>) -> anyhow::Result<FoundFile> {
     Ok(FoundFile { path, by_trust: false })
 }
 
-/// Reads a configuration; a missing one is empty. Prints the faults of an unusable one and returns none; fails if the profile
-/// does not exist, or if the user does not trust the file as it is now.
+/// Reads a configuration; a missing one is empty. Prints the faults of an unusable one and returns none;
+/// fails if the profile does not exist, or if the user does not trust the file as it is now.
 fn usable(found: &FoundFile, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<LoadedConfig>> {
     let loaded = match found.load() {
         Ok(loaded) => loaded,

@@ -1,5 +1,5 @@
-//! Invariants for arbitrary outside bytes: the fuzz targets in `fuzz/` and the property tests at the end share these checks.
-//! Compiled only for them.
+//! Invariants for arbitrary outside bytes: the fuzz targets in `fuzz/` and the property tests at the end
+//! share these checks. Compiled only for them.
 //!
 //! A check panics if an invariant is violated.
 
@@ -156,7 +156,8 @@ pub fn templates(bytes: &[u8]) {
         .expect("every path in an absent value leads to null");
 }
 
-/// Checks that each tool is found by its names, that no two share a name, and that no name makes a lookup fail.
+/// Checks that each tool is found by its names, that no two share a name, and that no name makes a lookup
+/// fail.
 pub fn names(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut lines = text.lines();

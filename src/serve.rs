@@ -158,8 +158,8 @@ fn connect_soon(gateway: &Arc<Gateway>) {
     });
 }
 
-/// Starts the servers once the last known lists are searchable: dozens of programs starting at once would slow down the first
-/// requests.
+/// Starts the servers once the last known lists are searchable: dozens of programs starting at once would
+/// slow down the first requests.
 fn connect_recalled(gateway: &Arc<Gateway>) {
     let gateway = gateway.clone();
     tokio::spawn(async move {
@@ -212,8 +212,9 @@ pub struct NonetServer {
 }
 
 impl NonetServer {
-    /// Returns a handler with a new session. `strangers`, over HTTP, is the account of requests without a token and without a
-    /// session. `no_return` is cancelled once nobody can come back for parked requests; without it, they end with the session.
+    /// Returns a handler with a new session. `strangers`, over HTTP, is the account of requests without a
+    /// token and without a session. `no_return` is cancelled once nobody can come back for parked requests;
+    /// without it, they end with the session.
     fn new(
         gateway: Arc<Gateway>,
         profile: Option<String>,
@@ -279,8 +280,8 @@ impl NonetServer {
         Caller { cancel, progress, asker, unasked, as_task, meta, trace, ..base }
     }
 
-    /// Returns the channels to a request's client. A client declares its capabilities once in the session era, and with each
-    /// request in the stateless era.
+    /// Returns the channels to a request's client. A client declares its capabilities once in the session
+    /// era, and with each request in the stateless era.
     fn ways(
         &self,
         context: &RequestContext,
@@ -295,8 +296,8 @@ impl NonetServer {
         ClientChannels::new(&self.session, can, stateless, log, wants_progress)
     }
 
-    /// Returns the name of a client, as it may be shown, and its limits. The last ones are cached, because there is nearly always
-    /// one client and one configuration.
+    /// Returns the name of a client, as it may be shown, and its limits. The last ones are cached, because
+    /// there is nearly always one client and one configuration.
     fn known_client(&self, told: &str) -> (Arc<str>, ClientLimits) {
         let config = self.gateway.servers.config();
         let mut known = self.client.lock();
@@ -354,8 +355,8 @@ impl NonetServer {
         (ways.open(what, owner, way_back, work), as_task)
     }
 
-    /// Passes a request through to a server, which may ask the client meanwhile. Returns the result, or the requests that the
-    /// client has to answer first. `given` holds the answers of an earlier round.
+    /// Passes a request through to a server, which may ask the client meanwhile. Returns the result, or the
+    /// requests that the client has to answer first. `given` holds the answers of an earlier round.
     async fn pass<W: Future<Output = Result<Value, ErrorData>> + Send + 'static>(
         &self,
         what: String,
@@ -395,7 +396,8 @@ impl NonetServer {
         self.session.has_changed();
     }
 
-    /// Renews a subscription of a session that another replica started. The resource's server may not be ready yet.
+    /// Renews a subscription of a session that another replica started. The resource's server may not be
+    /// ready yet.
     fn subscribe_again(&self, uri: String, context: &RequestContext) {
         let (server, caller) = (self.guest(), self.asker(context));
         let way = ClientWay::of(context.way.peer.clone());
@@ -463,8 +465,8 @@ fn refused(exhausted: QuotaExceeded) -> ErrorData {
     ErrorData::new(RATE_LIMITED, fault.message.clone(), Some(fault.to_value()))
 }
 
-/// Returns the part of a request's `_meta` that servers get: everything but the keys of the protocol, which Nonet sets itself,
-/// and Nonet's own. Tells the session if there is too much of it.
+/// Returns the part of a request's `_meta` that servers get: everything but the keys of the protocol, which
+/// Nonet sets itself, and Nonet's own. Tells the session if there is too much of it.
 fn passed_on(context: &RequestContext, session: &Session) -> Map<String, Value> {
     let is_passed = |key: &str| key != "progressToken" && !key.starts_with(OF_PROTOCOL) && !is_own_meta(key);
     let given = context.meta.0.0.iter().filter(|(key, _)| is_passed(key));
@@ -485,8 +487,8 @@ fn token_of(context: &RequestContext) -> Option<KnownToken> {
 }
 
 impl NonetServer {
-    /// Returns the result of a handshake without instructions, in the version that both know: the client's own, or the newest
-    /// one with a handshake.
+    /// Returns the result of a handshake without instructions, in the version that both know: the client's
+    /// own, or the newest one with a handshake.
     fn introduction(&self, wanted: &ProtocolVersion) -> InitializeResult {
         let mut result = self.config();
         let is_known = wanted.has_initialize() && ProtocolVersion::KNOWN_VERSIONS.contains(wanted);
@@ -541,7 +543,8 @@ impl NonetServer {
         context.way.peer.set_info(info);
         let caller = self.gateway.sessions.caller(self.session.clone(), &client);
         let caller = Caller { lasting: true, local: !self.http, ..caller };
-        // Over HTTP, a stateless client has a session per request, and would get the notice with every answer.
+        // Over HTTP, a stateless client has a session per request, and would get the notice with every
+        // answer.
         if self.http && context.beside.get::<GoesOn>().is_none() {
             self.gateway.greet(&self.session);
         }

@@ -80,7 +80,8 @@ impl Folder {
     }
 }
 
-/// Waits until a call of `echo` through the gateway succeeds, and search covers all tools if this build has an engine.
+/// Waits until a call of `echo` through the gateway succeeds, and search covers all tools if this build has
+/// an engine.
 pub fn until_ready(gateway: &mut dyn Server) {
     let mut until = |what: &str, name: &str, params: Value, is_ready: &dyn Fn(&Value) -> bool| {
         let began = Instant::now();

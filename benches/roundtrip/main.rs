@@ -1,12 +1,13 @@
-//! What the gateway adds: each row measures the same work directly against a trivial server and through Nonet, alternating within
-//! one run, so that the ratio holds on a busy machine too.
+//! What the gateway adds: each row measures the same work directly against a trivial server and through
+//! Nonet, alternating within one run, so that the ratio holds on a busy machine too.
 //!
 //! ```sh
 //! cargo bench --bench roundtrip -- [--calls N] [--rows stdio,http,...] [--cores N] [--under COMMAND] [--peers] [--json FILE] [--plot FILE.svg]
 //! ```
 //!
 //! - `--calls`: calls per side in the rows of small calls (5,000); the other rows make fewer.
-//! - `--rows`: `stdio`, `stdio-16`, `http`, `http-16`, `cluster`, `large`, `huge`, `handshake`, `memory`; default: all.
+//! - `--rows`: `stdio`, `stdio-16`, `http`, `http-16`, `cluster`, `large`, `huge`, `handshake`, `memory`;
+//!   default: all.
 //! - `--cores`: all processes share the first N cores (Linux).
 //! - `--under "COMMAND ..."`: a profiler that runs Nonet, such as `valgrind --tool=callgrind`.
 //! - `--peers`: adds FastMCP's proxy to the rows on stdio, if `python3` has the package `fastmcp`.

@@ -207,8 +207,8 @@ fn small_over_http(key: &'static str, what: &str, options: &Options, in_flight: 
     Row { by_rate: in_flight > 1, ..row(key, what, in_turns(sides, &call)) }
 }
 
-/// Measures the cost of a cluster: the same call at a standalone gateway, at the replica that holds the session, and at one that
-/// forwards it there.
+/// Measures the cost of a cluster: the same call at a standalone gateway, at the replica that holds the
+/// session, and at one that forwards it there.
 fn in_cluster(key: &'static str, options: &Options) -> Option<Row> {
     let redis = Redis::start()?;
     let call = Call::small(options, 1);

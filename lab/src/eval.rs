@@ -137,7 +137,8 @@ pub(crate) struct Options {
     /// The effect of earlier outcomes: repeats each request after each of its right tools was called once,
     /// and also after that was done for the other half of the requests.
     pub(crate) replay: bool,
-    /// How many tools each request is ranked among: its right ones, and others drawn at random. All by default.
+    /// How many tools each request is ranked among: its right ones, and others drawn at random. All by
+    /// default.
     pub(crate) pool: Option<usize>,
     /// Whether to rank by words only.
     pub(crate) without_meaning: bool,
@@ -310,8 +311,8 @@ pub(crate) async fn run(
     })
 }
 
-/// Returns the right documents and others, `most` in all, drawn by a shuffle that depends on the request's number only (Fisher and
-/// Yates, over the numbers of SplitMix64).
+/// Returns the right documents and others, `most` in all, drawn by a shuffle that depends on the request's
+/// number only (Fisher and Yates, over the numbers of SplitMix64).
 fn pool(most: usize, documents: usize, seed: u64, is_right: &dyn Fn(usize) -> bool) -> HashSet<usize> {
     let mut state = seed;
     let mut random = || {

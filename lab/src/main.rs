@@ -1,4 +1,5 @@
-//! `nonet-lab`: measures Nonet's search on labelled requests. Runs the gateway's own code; the released program does not contain it.
+//! `nonet-lab`: measures Nonet's search on labelled requests. Runs the gateway's own code; the released
+//! program does not contain it.
 
 mod eval;
 

@@ -6,8 +6,8 @@ use std::{fs, path::Path, process::Command};
 
 use serde_json::{Value, json};
 
-/// Returns the figures of `nonet-lab eval` on the recorded lists, and its stderr output. `queries`: the file of requests. `model`: the
-/// folder of a model to use, and the ONNX Runtime for it.
+/// Returns the figures of `nonet-lab eval` on the recorded lists, and its stderr output. `queries`: the file
+/// of requests. `model`: the folder of a model to use, and the ONNX Runtime for it.
 fn evaluated(queries: &str, model: Option<(&Path, &Path)>) -> (Value, String) {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data");
     let cache = tempfile::tempdir().unwrap();
@@ -24,8 +24,8 @@ fn evaluated(queries: &str, model: Option<(&Path, &Path)>) -> (Value, String) {
     (serde_json::from_slice(&output.stdout).unwrap(), said)
 }
 
-/// The floor is a few points below the value measured when it was set, so that noise passes and a broken signal does
-/// not. The labels were assigned before any ranking was seen.
+/// The floor is a few points below the value measured when it was set, so that noise passes and a broken
+/// signal does not. The labels were assigned before any ranking was seen.
 #[test]
 fn search_quality_on_recorded_lists_keeps_its_floor() {
     let (report, _) = evaluated("queries.jsonl", None);

@@ -1,7 +1,7 @@
 //! The link to a gateway at a URL: streamable HTTP, both eras.
 //!
-//! Each message is a POST, and the gateway's messages come in the answers. The session era also has a stream by GET. A broken
-//! stream is resumed where the gateway supports that.
+//! Each message is a POST, and the gateway's messages come in the answers. The session era also has a stream
+//! by GET. A broken stream is resumed where the gateway supports that.
 
 use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
@@ -51,7 +51,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns the headers of a request. `None`: nobody listens there yet, so it is not known whether to send the token.
+    /// Returns the headers of a request. `None`: nobody listens there yet, so it is not known whether to send
+    /// the token.
     fn headers(&self) -> Option<Cow<'_, HeaderMap>> {
         let token = match self.owner.as_ref().map(|owner| owner.shown()) {
             Some(PresentedToken::Token(token)) => token,
@@ -280,7 +281,8 @@ impl HttpLink {
         format!("{} answered HTTP {status}: {}.{hint}", self.target.shown(), clip(said.trim(), SHOWN))
     }
 
-    /// Passes on a stream's messages until the answer to `id` has come; resumes the stream if it breaks before.
+    /// Passes on a stream's messages until the answer to `id` has come; resumes the stream if it breaks
+    /// before.
     async fn stream(&self, reply: HttpReply, id: Option<&str>, shakes_hands: bool) {
         let mut seen = StreamPosition::default();
         let mut reply = Some(reply);

@@ -11,10 +11,11 @@ use serde_json::{Value, json};
 pub(super) struct Ledger {
     /// Ids of requests that await an answer.
     pub awaited: BTreeSet<String>,
-    /// Ids of the gateway's own requests that await the client's answer, each with the gateway's own id for the request.
+    /// Ids of the gateway's own requests that await the client's answer, each with the gateway's own id for
+    /// the request.
     pub asked: BTreeMap<String, String>,
-    /// How many links were lost. Each gateway counts its requests from 0, and an answer to a lost gateway's request must not
-    /// reach another one, so from the second link on the ids name the link.
+    /// How many links were lost. Each gateway counts its requests from 0, and an answer to a lost gateway's
+    /// request must not reach another one, so from the second link on the ids name the link.
     pub losses: u64,
     /// Whether the link has brought an answer.
     pub answered: bool,
@@ -22,7 +23,8 @@ pub(super) struct Ledger {
     pub initialize: Option<(Bytes, String, bool)>,
     /// The client's `notifications/initialized`, which ends the handshake.
     pub initialized: Option<Bytes>,
-    /// The session's requests that a new gateway needs too: the log level, and each subscription to a resource.
+    /// The session's requests that a new gateway needs too: the log level, and each subscription to a
+    /// resource.
     wanted: BTreeMap<String, Bytes>,
     /// Ids of repeated requests: the client already has their answers.
     repeated: BTreeSet<String>,

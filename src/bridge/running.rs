@@ -48,7 +48,8 @@ impl RequestFailure {
 }
 
 impl RunningGateway {
-    /// Returns the gateway that serves this machine's clients at a place; `None` if none runs. `client` is the caller's name.
+    /// Returns the gateway that serves this machine's clients at a place; `None` if none runs. `client` is
+    /// the caller's name.
     #[cfg(unix)]
     pub async fn shared(
         place: &SharedPlace,

@@ -30,8 +30,8 @@ pub(super) fn search_table(answer: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the hits of a search. Prints any other answer: that to a search without words, which lists the categories or one
-/// category's tools.
+/// Returns the hits of a search. Prints any other answer: that to a search without words, which lists the
+/// categories or one category's tools.
 fn hits(answer: &Value) -> anyhow::Result<Option<SearchAnswer>> {
     match show::read(answer)? {
         Found::Hits(found) => return Ok(Some(found)),

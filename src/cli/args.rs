@@ -65,7 +65,8 @@ pub(super) struct Cli {
 /// Which gateway answers, and how much of a failure is shown.
 #[derive(Debug, Args)]
 pub(super) struct GatewayArgs {
-    /// Ask the gateway at this address, such as http://127.0.0.1:8931/mcp, with NONET_TOKEN as the bearer token
+    /// Ask the gateway at this address, such as http://127.0.0.1:8931/mcp, with NONET_TOKEN as the bearer
+    /// token
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
     /// Header for each request, as `Name: value`; ${VAR} is expanded (repeatable)
@@ -88,8 +89,8 @@ pub(super) enum Command {
     Connect {
         /// Gateway address, such as http://127.0.0.1:8931/mcp (default: this machine's shared gateway)
         url: Option<String>,
-        /// Header for each request, as `Name: value`; ${VAR} is expanded (repeatable). NONET_TOKEN is sent as the bearer
-        /// token
+        /// Header for each request, as `Name: value`; ${VAR} is expanded (repeatable). NONET_TOKEN is sent as
+        /// the bearer token
         #[arg(long, value_name = "HEADER", requires = "url")]
         header: Vec<String>,
     },
@@ -143,7 +144,8 @@ pub(super) enum Command {
     Call {
         /// Tool, such as files.read_file
         name: String,
-        /// Params of the tool: one JSON object, or `KEY=VALUE` words, whose values are JSON where the tool takes JSON
+        /// Params of the tool: one JSON object, or `KEY=VALUE` words, whose values are JSON where the tool
+        /// takes JSON
         #[arg(value_name = "PARAMS")]
         params: Vec<String>,
         /// jq filter for the result
@@ -203,10 +205,11 @@ pub(super) enum Command {
     },
     /// Check, and offer to mend what can be mended, one thing at a time
     ///
-    /// A missing launcher, an unset variable, a sign-in, a client's entry that leads nowhere, changed definitions. Without a
-    /// terminal it lists what it would offer.
+    /// A missing launcher, an unset variable, a sign-in, a client's entry that leads nowhere, changed
+    /// definitions. Without a terminal it lists what it would offer.
     Doctor {
-        /// Install launchers and mend clients' entries without asking. Values, sign-ins and trust still need you
+        /// Install launchers and mend clients' entries without asking. Values, sign-ins and trust still need
+        /// you
         #[arg(long, short)]
         yes: bool,
         /// Show the full stderr of servers that failed
@@ -238,15 +241,15 @@ pub(super) enum Command {
     Setup(setup::SetupArgs),
     /// Import MCP servers from a client's configuration into servers.toml
     Import {
-        /// Client (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli, cline, roo-code,
-        /// continue, goose, lm-studio, opencode, copilot-cli, amazon-q, warp, kiro) or file (default: all clients on this
-        /// machine)
+        /// Client (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli, cline,
+        /// roo-code, continue, goose, lm-studio, opencode, copilot-cli, amazon-q, warp, kiro) or file
+        /// (default: all clients on this machine)
         source: Option<String>,
         /// Replace servers that have the same name but another command or address
         #[arg(long)]
         replace: bool,
-        /// Store secrets in the system's keyring, or fail without one (default: the keyring if there is one, else
-        /// secrets.env beside servers.toml)
+        /// Store secrets in the system's keyring, or fail without one (default: the keyring if there is one,
+        /// else secrets.env beside servers.toml)
         #[arg(long)]
         keyring: bool,
         /// Store no secrets; write them as variables that you set
@@ -261,8 +264,9 @@ pub(super) enum Command {
     },
     /// Add Nonet to a client's configuration, with a backup
     Install {
-        /// Client: claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli, cline, roo-code,
-        /// continue, goose, lm-studio, copilot-cli, amazon-q, warp, kiro; for opencode the entry is printed
+        /// Client: claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli, cline,
+        /// roo-code, continue, goose, lm-studio, copilot-cli, amazon-q, warp, kiro; for opencode the entry is
+        /// printed
         client: String,
         /// Use the project's file instead of the user's
         #[arg(long)]
@@ -270,7 +274,8 @@ pub(super) enum Command {
         /// Remove the servers that are also in servers.toml
         #[arg(long)]
         replace: bool,
-        /// Let the client call Nonet's tools without asking (codex, gemini-cli): only the rules in servers.toml ask then
+        /// Let the client call Nonet's tools without asking (codex, gemini-cli): only the rules in
+        /// servers.toml ask then
         #[arg(long)]
         always_allow: bool,
         /// Show the changes without writing them

@@ -1,7 +1,7 @@
 //! `nonet search`, `tools`, `get` and `call`.
 //!
-//! A running gateway answers first: the gateway at `--url`, else this machine's shared gateway. Without a running gateway, a
-//! gateway in this process answers (`local`).
+//! A running gateway answers first: the gateway at `--url`, else this machine's shared gateway. Without a
+//! running gateway, a gateway in this process answers (`local`).
 
 #[cfg(unix)]
 use std::time::Duration;
@@ -214,7 +214,8 @@ fn tell_left_out(names: &[String]) {
     }
 }
 
-/// Returns this machine's shared gateway of the configuration, if it is running. Tells if it is another version.
+/// Returns this machine's shared gateway of the configuration, if it is running. Tells if it is another
+/// version.
 pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<RunningGateway> {
     let running = quietly_running(file, profile).await;
     if let Some(running) = &running {

@@ -66,8 +66,8 @@ fn is_pair(word: &str) -> bool {
     !key.is_empty() && !key.starts_with(|c: char| c.is_whitespace() || "{[\"'".contains(c))
 }
 
-/// Returns params with the types of a tool's schema: a value is JSON if the schema takes it as JSON and not as text. A key
-/// that is given twice is a list.
+/// Returns params with the types of a tool's schema: a value is JSON if the schema takes it as JSON and not
+/// as text. A key that is given twice is a list.
 fn typed(words: &[(String, String)], schema: &Value) -> Value {
     let mut params = Map::new();
     for (key, text) in words {
@@ -159,7 +159,8 @@ impl From<anyhow::Error> for AnswerFailure {
     }
 }
 
-/// Asks the user at the terminal whether a call may run, and passes the answer on. None if the question is not found.
+/// Asks the user at the terminal whether a call may run, and passes the answer on. None if the question is
+/// not found.
 async fn is_approved(fault: &Fault, desk: &QuestionDesk<'_>) -> Result<Option<bool>, AnswerFailure> {
     let (gateway, file) = match desk {
         QuestionDesk::Here(gateway, file) => (Some(*gateway), *file),

@@ -55,8 +55,8 @@ impl<'a> From<&'a ConfigFault> for FaultEntry<'a> {
     }
 }
 
-/// Checks the configuration and every server, and prints the report. Exit code 0: no problems; 1: a server failed; 2: the
-/// configuration has faults.
+/// Checks the configuration and every server, and prints the report. Exit code 0: no problems; 1: a server
+/// failed; 2: the configuration has faults.
 ///
 /// `offers` gets what `nonet doctor` could mend.
 pub(super) async fn run(
@@ -149,7 +149,8 @@ pub(super) async fn run(
     Ok(code)
 }
 
-/// How long the check waits for search by meaning: a process that ends while ONNX Runtime computes prints its errors.
+/// How long the check waits for search by meaning: a process that ends while ONNX Runtime computes prints its
+/// errors.
 const INDEX_WAIT: Duration = Duration::from_secs(10);
 
 /// The result of a check.
@@ -410,8 +411,8 @@ fn audit_warning(status: &GatewayStatus) -> Option<Warning> {
     })
 }
 
-/// Returns the running replicas, each with whether its configuration differs from the checked one; the error of Redis; or
-/// none without a cluster.
+/// Returns the running replicas, each with whether its configuration differs from the checked one; the error
+/// of Redis; or none without a cluster.
 async fn replicas(gateway: &Gateway) -> Option<Result<Vec<ReplicaStatus>, String>> {
     let cluster = gateway.keeping.cluster.as_ref()?.replicas();
     if let Err(error) = cluster.look().await {

@@ -1,6 +1,8 @@
-//! Completions: the scripts of `nonet completions` run this program, which knows the names of clients, servers and tools.
+//! Completions: the scripts of `nonet completions` run this program, which knows the names of clients,
+//! servers and tools.
 //!
-//! The names come from files: `servers.toml` and the last lists. Completing starts no server and asks no keyring.
+//! The names come from files: `servers.toml` and the last lists. Completing starts no server and asks no
+//! keyring.
 
 use std::path::{Path, PathBuf};
 

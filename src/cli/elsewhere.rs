@@ -1,4 +1,5 @@
-//! What waits for the user in the running gateways of a servers.toml: questions in the chats of clients, and questions on the page.
+//! What waits for the user in the running gateways of a servers.toml: questions in the chats of clients, and
+//! questions on the page.
 
 use std::{fs, path::Path};
 

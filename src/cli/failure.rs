@@ -76,8 +76,8 @@ fn is_variable(word: &str) -> bool {
         && word.chars().all(is_capital)
 }
 
-/// Returns the line of a program's last output that names the error: a line that begins with `SomeError: ...`, else one
-/// that mentions an error, else the last.
+/// Returns the line of a program's last output that names the error: a line that begins with
+/// `SomeError: ...`, else one that mentions an error, else the last.
 fn telling(tail: &str) -> Option<&str> {
     let lines: Vec<&str> = tail.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let names_error = |line: &&&str| {

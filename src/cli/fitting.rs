@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Returns prose for a terminal of this width: lines break at words, and never within a command between backticks.
+/// Returns prose for a terminal of this width: lines break at words, and never within a command between
+/// backticks.
 pub(super) fn fitted(text: &str, width: Option<u16>) -> Cow<'_, str> {
     let Some(width) = width.map(usize::from) else { return Cow::Borrowed(text) };
     if text.lines().all(|line| line.chars().count() <= width) {
@@ -15,7 +16,8 @@ pub(super) fn fitted(text: &str, width: Option<u16>) -> Cow<'_, str> {
     Cow::Owned(lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// Breaks a line at words; the lines after the first begin with `indent` spaces. A word that is too long stays whole.
+/// Breaks a line at words; the lines after the first begin with `indent` spaces. A word that is too long
+/// stays whole.
 pub(super) fn broken(line: &str, width: usize, indent: usize) -> String {
     let (mut out, mut length, mut has_word) = (String::new(), 0, false);
     for word in words(line) {

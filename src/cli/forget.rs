@@ -18,7 +18,8 @@ pub(super) struct ForgetArgs {
     /// What to delete (default: all of these)
     #[arg(value_enum, value_name = "WHAT", conflicts_with_all = ["trust", "cluster"])]
     what: Vec<KeptPart>,
-    /// Delete which definitions of servers are trusted, and nothing else: what servers list next is trusted at first sight
+    /// Delete which definitions of servers are trusted, and nothing else: what servers list next is trusted
+    /// at first sight
     #[arg(long)]
     trust: bool,
     /// Delete the same of all replicas from the Redis of `[cluster]` too
@@ -104,9 +105,9 @@ impl KeptPart {
     }
 }
 
-/// Shows what is kept on this machine, asks, and deletes it. A running gateway continues with its in-memory copies of outcomes,
-/// figures and results. Trust in definitions is deleted only on request: without it, whatever servers list next would be
-/// trusted. Data shared by replicas is deleted only on request.
+/// Shows what is kept on this machine, asks, and deletes it. A running gateway continues with its in-memory
+/// copies of outcomes, figures and results. Trust in definitions is deleted only on request: without it,
+/// whatever servers list next would be trusted. Data shared by replicas is deleted only on request.
 pub(super) async fn run(args: &ForgetArgs, config: Option<&Path>) -> anyhow::Result<u8> {
     let shared = match args.cluster {
         true => Some(

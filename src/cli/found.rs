@@ -1,7 +1,8 @@
 //! Which servers.toml a command uses.
 //!
-//! A folder that somebody else wrote can contain a servers.toml, and using it starts programs with the user's variables. So
-//! a file in the current folder is used only if the user has named it, or has trusted its text at a terminal.
+//! A folder that somebody else wrote can contain a servers.toml, and using it starts programs with the user's
+//! variables. So a file in the current folder is used only if the user has named it, or has trusted its text
+//! at a terminal.
 
 use std::{
     fs,
@@ -57,8 +58,9 @@ pub(super) fn ensure_trusted(loaded: &LoadedConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the configuration file: the named one, else the trusted one in the current folder, else the user's own. Asks about
-/// an untrusted file in the current folder if there is a terminal. A file that was not named is reported on stderr.
+/// Returns the configuration file: the named one, else the trusted one in the current folder, else the user's
+/// own. Asks about an untrusted file in the current folder if there is a terminal. A file that was not named
+/// is reported on stderr.
 pub(super) fn find(named: Option<&Path>) -> anyhow::Result<FoundFile> {
     if named.is_some() {
         return Ok(FoundFile { path: config::find(named)?, by_trust: false });
@@ -85,9 +87,9 @@ pub(super) fn silently(named: Option<&Path>) -> Option<PathBuf> {
     }
 }
 
-/// Returns the servers.toml in the current folder if the user trusts it. `ask` decides about an untrusted one, by its path,
-/// its text and whether the user has trusted another text. The path has no links: relative paths in the file belong to the
-/// folder that the user has trusted.
+/// Returns the servers.toml in the current folder if the user trusts it. `ask` decides about an untrusted
+/// one, by its path, its text and whether the user has trusted another text. The path has no links: relative
+/// paths in the file belong to the folder that the user has trusted.
 fn trusted_here(
     ask: impl FnOnce(&TrustedFiles, &Path, &str, bool) -> anyhow::Result<bool>,
 ) -> anyhow::Result<Option<PathBuf>> {
@@ -162,7 +164,8 @@ pub(super) fn show_outline(file: &Path, text: &str, state: &str) {
     }
 }
 
-/// Describes an entry as a shell would take it: variables, program, addresses, and what it gets from the environment.
+/// Describes an entry as a shell would take it: variables, program, addresses, and what it gets from the
+/// environment.
 fn described(entry: &OutlineEntry) -> String {
     let env = entry.env.iter().map(|(name, value)| format!("{name}={}", shell::word(value)));
     let words = entry.command.iter().map(|word| shell::word(word));

@@ -1,13 +1,13 @@
-//! Hardens the process before anything else: other processes cannot read its memory, and nothing leaks into child
-//! processes.
+//! Hardens the process before anything else: other processes cannot read its memory, and nothing leaks into
+//! child processes.
 
 use nonet_base::variables;
 use nonet_servers::downstream;
 
 use super::args::{Cli, Command};
 
-/// Closes this process to others of the same user, as far as the system allows. A sandbox's helpers do so themselves, after
-/// creating their namespaces.
+/// Closes this process to others of the same user, as far as the system allows. A sandbox's helpers do so
+/// themselves, after creating their namespaces.
 pub(super) fn process(cli: &Cli) {
     let command = cli.command.as_ref();
     variables::close_on_exec();

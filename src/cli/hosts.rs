@@ -21,8 +21,8 @@ use serde_json::json;
 
 use super::{OK, show};
 
-/// Returns the `servers.toml` to write: the named one, else the user's own. One in the current folder may belong to a
-/// repository, so it must be named.
+/// Returns the `servers.toml` to write: the named one, else the user's own. One in the current folder may
+/// belong to a repository, so it must be named.
 pub(super) fn target(config: Option<&Path>) -> anyhow::Result<PathBuf> {
     let file = match config {
         Some(file) => file.into(),
@@ -58,8 +58,8 @@ pub(super) enum Secrets {
     Variables,
 }
 
-/// Imports servers. Asks a keyring only if there are secrets. Returns the keyring with the result, and why an existing
-/// one is not used.
+/// Imports servers. Asks a keyring only if there are secrets. Returns the keyring with the result, and why an
+/// existing one is not used.
 pub(super) fn take_over(
     source: ImportSource<'_>,
     target: &Path,
@@ -95,7 +95,8 @@ pub(super) fn with_secrets(
     }
 }
 
-/// Returns the source that a user named: a host, else a file. A host's name never means a file in the current folder.
+/// Returns the source that a user named: a host, else a file. A host's name never means a file in the current
+/// folder.
 fn source(name: &str) -> Result<ImportSource<'_>, hosts::HostFault> {
     match hosts::find(name) {
         Ok(host) => Ok(ImportSource::Host(host)),
@@ -106,8 +107,8 @@ fn source(name: &str) -> Result<ImportSource<'_>, hosts::HostFault> {
     }
 }
 
-/// Returns the text that a word of the command line is, if it is neither a client nor a file: servers as READMEs offer them.
-/// `-` is the text on stdin.
+/// Returns the text that a word of the command line is, if it is neither a client nor a file: servers as
+/// READMEs offer them. `-` is the text on stdin.
 pub(super) fn pasted(word: &str) -> anyhow::Result<Option<String>> {
     if word == "-" {
         if stdin().is_terminal() {
@@ -298,7 +299,8 @@ pub(super) fn install(
     Ok(OK)
 }
 
-/// Asks at a terminal whether a client should ask about no tool of Nonet, if its entry can say so and does not yet.
+/// Asks at a terminal whether a client should ask about no tool of Nonet, if its entry can say so and does
+/// not yet.
 fn is_to_be_allowed(host: &Host, scope: FileScope, machine: &Machine) -> anyhow::Result<bool> {
     let Some(line) = host.always_allow().filter(|_| stdin().is_terminal()) else { return Ok(false) };
     if hosts::is_always_allowed(host, scope, machine)? {
@@ -341,8 +343,8 @@ pub(super) fn tell_of_this_shell(imported: &ImportPlan, carried: &[KnownServer],
     }
 }
 
-/// Reads the configuration that a host should start Nonet with, and a profile if named. Fails if Nonet could not start
-/// with it.
+/// Reads the configuration that a host should start Nonet with, and a profile if named. Fails if Nonet could
+/// not start with it.
 fn usable(target: &Path, host: &Host, profile: Option<&str>) -> anyhow::Result<LoadedConfig> {
     if !target.exists() {
         let here = match is_passed_over(target) {
@@ -368,8 +370,8 @@ fn usable(target: &Path, host: &Host, profile: Option<&str>) -> anyhow::Result<L
     checked.with_context(|| format!("{} could not start Nonet; nothing was changed", host.title))
 }
 
-/// Explains why a host's servers are not removed from its file, and what to do. `lost` are servers that Nonet leaves
-/// out.
+/// Explains why a host's servers are not removed from its file, and what to do. `lost` are servers that Nonet
+/// leaves out.
 fn refusal(loaded: &LoadedConfig, lost: &[&KnownServer], host: &Host, target: &Path) -> String {
     let servers = if lost.len() == 1 { "a server".into() } else { format!("{} servers", lost.len()) };
     let mut text = format!(

@@ -1,4 +1,5 @@
-//! The gateway of a command: it answers from the last lists on disk and starts only the servers that it needs.
+//! The gateway of a command: it answers from the last lists on disk and starts only the servers that it
+//! needs.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -71,7 +72,8 @@ impl LocalGateway<'_> {
         old.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns the servers that may have an unlisted tool: the server that prefixes its name, else the servers without a list.
+    /// Returns the servers that may have an unlisted tool: the server that prefixes its name, else the
+    /// servers without a list.
     pub(super) fn that_may_have(&self, tool: &str) -> Vec<Arc<str>> {
         let tool = fold(tool);
         let named =
@@ -82,8 +84,8 @@ impl LocalGateway<'_> {
         }
     }
 
-    /// Prints the age of the lists behind an answer, and the servers that are missing. `of`: the only server that the answer
-    /// is about; `refresh`: the option that asks the servers.
+    /// Prints the age of the lists behind an answer, and the servers that are missing. `of`: the only server
+    /// that the answer is about; `refresh`: the option that asks the servers.
     pub(super) fn tell_age(&self, started: &[Arc<str>], of: Option<&Arc<str>>, refresh: &str) {
         let asked =
             self.seen.iter().filter(|(name, _)| !started.contains(name) && of.is_none_or(|of| of == *name));

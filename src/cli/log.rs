@@ -36,8 +36,8 @@ use nonet_parts::trace::{Export, is_ours};
 const PAUSE: Duration = Duration::from_millis(20);
 /// How many bytes to gather.
 const GATHERED: usize = 64 << 10;
-/// How many entries wait for the writing thread; their places are made at the start. What comes beyond is dropped, and told once
-/// there is room.
+/// How many entries wait for the writing thread; their places are made at the start. What comes beyond is
+/// dropped, and told once there is room.
 const MOST_WAITING: usize = 16_384;
 /// The room for a line, in bytes, before it has to grow.
 const USUAL: usize = 256;
@@ -52,7 +52,8 @@ pub(super) struct Log {
     _writer: WorkerGuard,
 }
 
-/// Logs to stderr or a file, from its own thread: a client that does not read stderr must not stop the gateway.
+/// Logs to stderr or a file, from its own thread: a client that does not read stderr must not stop the
+/// gateway.
 pub(super) fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
     // `nonet logs` reads that file.
     let file = cli.log_file.as_deref().filter(|_| !matches!(cli.command, Some(Command::Logs { .. })));
@@ -75,8 +76,9 @@ pub(super) fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
     Ok(log)
 }
 
-/// Logs panics, in whatever task or thread: a log file and a log of JSON have them too. A message that was put together may quote
-/// what passes through, which no log does. Without a log, or where a backtrace is asked for, panics go to stderr as usual.
+/// Logs panics, in whatever task or thread: a log file and a log of JSON have them too. A message that was
+/// put together may quote what passes through, which no log does. Without a log, or where a backtrace is
+/// asked for, panics go to stderr as usual.
 fn log_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -132,7 +134,8 @@ enum Form {
     Json,
 }
 
-/// Formats entries like `tracing_subscriber`'s default without colours, at a fraction of its cost, which every call pays.
+/// Formats entries like `tracing_subscriber`'s default without colours, at a fraction of its cost, which
+/// every call pays.
 struct PlainFormat;
 
 impl<S, N> FormatEvent<S, N> for PlainFormat
@@ -238,8 +241,8 @@ fn with_replica(entry: &str, replica: Option<&String>) -> String {
     }
 }
 
-/// Writes each entry as one line, whatever servers and clients put into it: a name with a line end must not forge an entry, nor
-/// control a terminal that shows the log.
+/// Writes each entry as one line, whatever servers and clients put into it: a name with a line end must not
+/// forge an entry, nor control a terminal that shows the log.
 struct OneLine<W> {
     writer: W,
     form: Form,
@@ -375,8 +378,8 @@ impl Files {
     }
 }
 
-/// Writes the lines within [`PAUSE`] in one piece: waking the writing thread for each line would cost a call more than the line
-/// itself.
+/// Writes the lines within [`PAUSE`] in one piece: waking the writing thread for each line would cost a call
+/// more than the line itself.
 struct LineBatch<W: Write> {
     to: BufWriter<W>,
     /// Whether something was written since the last pause.

@@ -68,7 +68,8 @@ pub(super) fn desk(file: &Path) -> Option<ReloadDesk> {
     Some(ReloadDesk::of(&store::folder()?, file))
 }
 
-/// Tells the running gateways to accept an upcoming change of the file by a command: one edit, from one text to another.
+/// Tells the running gateways to accept an upcoming change of the file by a command: one edit, from one text
+/// to another.
 pub(super) fn accept_edit(file: &Path, before: &str, after: &str) {
     if let Some(desk) = desk(file).filter(|desk| desk.folder().exists())
         && let Err(error) = desk.ask(&ReloadRequest::of_edit(before, after))

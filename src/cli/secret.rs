@@ -29,7 +29,8 @@ pub(super) enum SecretAction {
         #[arg(long)]
         file: bool,
     },
-    /// Move the secrets that servers.toml contains to the keyring or secrets.env, and write `${...}` in their place
+    /// Move the secrets that servers.toml contains to the keyring or secrets.env, and write `${...}` in their
+    /// place
     Move {
         /// Show the changes without writing them
         #[arg(long)]

@@ -1,7 +1,7 @@
 //! `nonet setup`: puts Nonet in front of this machine's clients, in one guided command.
 //!
-//! The steps are those of `import`, `secret`, `check` and `install`. All questions come before the first change (`apply`). A
-//! server that Nonet cannot run stays with its client.
+//! The steps are those of `import`, `secret`, `check` and `install`. All questions come before the first
+//! change (`apply`). A server that Nonet cannot run stays with its client.
 
 mod apply;
 
@@ -29,8 +29,9 @@ const EXAMPLE: &str = r#"  [servers.memory]
 /// The arguments of a setup.
 #[derive(Debug, Args)]
 pub(super) struct SetupArgs {
-    /// Clients (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli, cline, roo-code, continue,
-    /// goose, lm-studio, copilot-cli, amazon-q, warp, kiro) (default: all with a configuration on this machine)
+    /// Clients (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli, cline,
+    /// roo-code, continue, goose, lm-studio, copilot-cli, amazon-q, warp, kiro) (default: all with a
+    /// configuration on this machine)
     pub clients: Vec<String>,
     /// Agree to everything without asking
     #[arg(long, short)]
@@ -186,7 +187,8 @@ fn tell_of_always(setup: &Setup) {
     );
 }
 
-/// Asks all questions, and adds what the user types. Returns the changes that the user agrees to; none if the user refuses.
+/// Asks all questions, and adds what the user types. Returns the changes that the user agrees to; none if the
+/// user refuses.
 fn ask(
     setup: &Setup,
     imported: &mut ImportPlan,

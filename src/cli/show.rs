@@ -109,8 +109,8 @@ pub(super) fn bar(what: &'static str) -> ProgressBar {
     bar.with_finish(ProgressFinish::AndClear)
 }
 
-/// Starts all servers. Waits until they are ready or have failed, and until their lists are published. `Err`: the exit code, if
-/// the user interrupts it.
+/// Starts all servers. Waits until they are ready or have failed, and until their lists are published. `Err`:
+/// the exit code, if the user interrupts it.
 pub(super) async fn all_started(gateway: &Arc<Gateway>) -> Result<Vec<Arc<str>>, u8> {
     gateway.connect();
     let servers: Vec<Arc<str>> = gateway.servers.connections().keys().cloned().collect();

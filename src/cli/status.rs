@@ -141,7 +141,8 @@ async fn ask_for_it(
     }
 }
 
-/// Returns the last lists of a configuration's servers without starting any; none if the configuration is unusable.
+/// Returns the last lists of a configuration's servers without starting any; none if the configuration is
+/// unusable.
 fn last_known(
     found: &FoundFile,
     profile: Option<&str>,

@@ -1,4 +1,5 @@
-//! `nonet stop` and `nonet restart`: ends this machine's shared gateway of a servers.toml, and starts it again.
+//! `nonet stop` and `nonet restart`: ends this machine's shared gateway of a servers.toml, and starts it
+//! again.
 
 use std::path::Path;
 
@@ -111,7 +112,8 @@ mod unix {
         Ok(OK)
     }
 
-    /// Whether the gateway serves HTTP, and was thus started by somebody. Versions before `serves` say it to the page only.
+    /// Whether the gateway serves HTTP, and was thus started by somebody. Versions before `serves` say it to
+    /// the page only.
     async fn serves_http(process: &ProcessWork) -> bool {
         if let Some(serves) = process.serves {
             return serves == ServeMode::Http;

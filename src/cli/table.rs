@@ -17,8 +17,8 @@ pub(super) enum WordStyle {
     Bad,
 }
 
-/// Marks before a word of each look, and after any word. They have no width, so column widths stay correct; they are
-/// replaced when the table is shown.
+/// Marks before a word of each look, and after any word. They have no width, so column widths stay correct;
+/// they are replaced when the table is shown.
 const MARKS: [(char, WordStyle); 3] =
     [('\u{2061}', WordStyle::Good), ('\u{2062}', WordStyle::Warn), ('\u{2063}', WordStyle::Bad)];
 const END: char = '\u{2064}';

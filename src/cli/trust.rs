@@ -29,7 +29,8 @@ const LONGEST_ANSWER: u64 = 100;
 /// What to trust.
 #[derive(Debug, Default, Args)]
 pub(super) struct TrustArgs {
-    /// Server or tool, such as `files` or `files.read_file`, or the path of a servers.toml (default: list what waits)
+    /// Server or tool, such as `files` or `files.read_file`, or the path of a servers.toml (default: list
+    /// what waits)
     pub names: Vec<String>,
     /// List what waits, with what changed, and trust nothing
     #[arg(long)]

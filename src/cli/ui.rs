@@ -114,8 +114,8 @@ async fn show(page: PageLink, args: &UiArgs) {
         eprintln!("nonet: there is no browser to open here; open the link above in a browser");
         return;
     };
-    // In a separate thread: a browser in the terminal blocks. The browser gets a file name, because others can see its
-    // arguments.
+    // In a separate thread: a browser in the terminal blocks. The browser gets a file name, because others
+    // can see its arguments.
     let opened = tokio::task::spawn_blocking(move || open(&file)).await;
     match opened {
         Ok(Ok(())) => eprintln!("nonet: the page opens in your browser; if it does not, open the link above"),

@@ -1,7 +1,8 @@
 //! Access over HTTP by bearer tokens, and the profile of a request.
 //!
-//! Decides from a configuration, the headers of a request and what is known beside them; knows nothing of MCP except the form
-//! of an error. Without tokens in the configuration, the token of this machine's user is the only one.
+//! Decides from a configuration, the headers of a request and what is known beside them; knows nothing of MCP
+//! except the form of an error. Without tokens in the configuration, the token of this machine's user is the
+//! only one.
 
 use axum::{body::Body, response::Response};
 use http::{
@@ -118,8 +119,8 @@ pub(super) struct Access {
     pub token: Option<KnownToken>,
 }
 
-/// Admits a request to `/mcp`, or to `/mcp/NAME` if it is `named`. A request to `/mcp` without a profile's token gets the
-/// profile `default`.
+/// Admits a request to `/mcp`, or to `/mcp/NAME` if it is `named`. A request to `/mcp` without a profile's
+/// token gets the profile `default`.
 pub(super) fn access(
     config: &Config,
     headers: &HeaderMap,
@@ -296,7 +297,8 @@ mod tests {
             .config
     }
 
-    /// Checks the result of a request with this token to `/mcp` or `/mcp/NAME`, where `--profile plain` may be the default.
+    /// Checks the result of a request with this token to `/mcp` or `/mcp/NAME`, where `--profile plain` may
+    /// be the default.
     fn check(config: &Config, token: Option<&str>, named: Option<&str>, expected: Result<Option<&str>, u16>) {
         let mut headers = HeaderMap::new();
         if let Some(token) = token {

@@ -165,7 +165,8 @@ impl CarriedSessions {
         });
     }
 
-    /// Takes over a session that another replica began. Returns its record, or `None` if there is none for this door.
+    /// Takes over a session that another replica began. Returns its record, or `None` if there is none for
+    /// this door.
     pub(super) async fn claim(&self, id: &str) -> Result<Option<SessionRecord>, StoreError> {
         let may = !self.cluster.replicas().is_leaving();
         let SessionHolder::Here(body) = self.cluster.replicas().claim_session(id, None, may).await? else {
@@ -211,14 +212,15 @@ impl CarriedSessions {
         self.cluster.replicas().drop_session(id).await
     }
 
-    /// Keeps a session here for a request, until the returned value is dropped. `None`: the session is not here, or is about
-    /// to leave.
+    /// Keeps a session here for a request, until the returned value is dropped. `None`: the session is not
+    /// here, or is about to leave.
     pub(super) fn hold(&self, id: &str) -> Option<Arc<()>> {
         let open = self.open.get(id)?;
         Some(open.server.session.busy.clone())
     }
 
-    /// Hands over the sessions without a request in flight, until none is left or the time is up. `give_up` ends one here.
+    /// Hands over the sessions without a request in flight, until none is left or the time is up. `give_up`
+    /// ends one here.
     pub(super) async fn hand_over(&self, until: Instant, give_up: impl Fn(&str)) {
         let is_idle = |open: &OpenSession| !open.server.session.is_busy();
         while !self.open.is_empty() && Instant::now() < until {

@@ -19,8 +19,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-/// How long a request waits for a replica that does not answer, until the replica's lease expires or Redis names the
-/// session's holder.
+/// How long a request waits for a replica that does not answer, until the replica's lease expires or Redis
+/// names the session's holder.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The delay before the next attempt.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -76,7 +76,8 @@ pub(super) async fn of_session(
     }
 }
 
-/// Forwards a request without a session to the replica that made its handle. `None`: the request is to be answered here.
+/// Forwards a request without a session to the replica that made its handle. `None`: the request is to be
+/// answered here.
 pub(super) async fn of_handle(cluster: &Arc<Cluster>, request: BufferedRequest<'_>) -> Option<Response> {
     let handle = handle(request.message?)?;
     let replica = cluster.elsewhere(&handle).await?;
@@ -87,7 +88,8 @@ pub(super) async fn of_handle(cluster: &Arc<Cluster>, request: BufferedRequest<'
     }
 }
 
-/// Returns the handle by which a stateless request continues an earlier one: `requestState`, or a question's token.
+/// Returns the handle by which a stateless request continues an earlier one: `requestState`, or a question's
+/// token.
 fn handle(message: &Message) -> Option<String> {
     #[derive(Deserialize)]
     struct Params {
@@ -165,7 +167,8 @@ fn until_answered(
     )
 }
 
-/// Returns a fault as an event. Terminates an incomplete event first, so that the fault is not read as a part of it.
+/// Returns a fault as an event. Terminates an incomplete event first, so that the fault is not read as a part
+/// of it.
 fn fault_event(fault: &[u8]) -> Bytes {
     [b"\n\ndata: ", fault, b"\n\n"].concat().into()
 }

@@ -10,8 +10,9 @@ static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const LONGEST: usize = 4_096;
 const MOST: usize = 32;
 
-/// Returns the address that the nearest proxy names, past further trusted proxies. `None` if no header names one, or if there
-/// are both headers: a proxy writes one of them, and may pass on what a client wrote into the other.
+/// Returns the address that the nearest proxy names, past further trusted proxies. `None` if no header names
+/// one, or if there are both headers: a proxy writes one of them, and may pass on what a client wrote into
+/// the other.
 pub(super) fn client(headers: &HeaderMap, trusted: &[AddressRange]) -> Option<IpAddr> {
     let named = match (joined(headers, &FORWARDED), joined(headers, &X_FORWARDED_FOR)) {
         (Some(text), None) => split(&text, ',')?.into_iter().map(of_element).collect(),
@@ -62,7 +63,8 @@ fn of_element(element: &str) -> Option<IpAddr> {
     address(bare)
 }
 
-/// Returns the address of `192.0.2.43`, `192.0.2.43:4711`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:4711`.
+/// Returns the address of `192.0.2.43`, `192.0.2.43:4711`, `2001:db8::1`, `[2001:db8::1]` or
+/// `[2001:db8::1]:4711`.
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);

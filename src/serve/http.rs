@@ -49,8 +49,8 @@ use super::{
 /// How long open requests may take to end after the gateway is asked to stop.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The minimum time for which a stopping replica keeps answering: by then all others have checked who runs, and send it
-/// nothing more.
+/// The minimum time for which a stopping replica keeps answering: by then all others have checked who runs,
+/// and send it nothing more.
 const LINGER: Duration = Duration::from_secs(4);
 
 /// How long, and for how many bytes, the rest of a body that is too large is read.
@@ -200,8 +200,8 @@ fn this_replica(config: &Config, cluster: &Cluster, address: String) -> Replica 
     }
 }
 
-/// Returns the hosts by which this address may be reached. Another site's page must not reach it through a name of its own
-/// (DNS rebinding).
+/// Returns the hosts by which this address may be reached. Another site's page must not reach it through a
+/// name of its own (DNS rebinding).
 pub(super) fn allowed_hosts(address: SocketAddr, more: &[String]) -> Vec<String> {
     let mut hosts = vec!["localhost".to_string(), "127.0.0.1".into(), "::1".into(), "[::1]".into()];
     if !address.ip().is_unspecified() {
@@ -223,13 +223,14 @@ pub(super) fn wrong_host() -> Response {
     response
 }
 
-/// Returns whether an address that other machines can reach is served only as the configuration says: the token of this machine's
-/// user is for this machine.
+/// Returns whether an address that other machines can reach is served only as the configuration says: the
+/// token of this machine's user is for this machine.
 fn is_open_only_where_wanted(config: &Config, address: SocketAddr) -> bool {
     config.guarded || config.gateway.allow_without_tokens || address.ip().to_canonical().is_loopback()
 }
 
-/// The services of all profiles, each created at its first request. The current configuration decides which may exist.
+/// The services of all profiles, each created at its first request. The current configuration decides which
+/// may exist.
 struct Doors {
     gateway: Arc<Gateway>,
     address: SocketAddr,
@@ -361,8 +362,8 @@ impl Doors {
         });
     }
 
-    /// Hands everything over to the other replicas, if there are any: announces the stop, lets calls in flight end, and
-    /// passes sessions on.
+    /// Hands everything over to the other replicas, if there are any: announces the stop, lets calls in
+    /// flight end, and passes sessions on.
     async fn leave(&self) {
         let Some(cluster) = &self.gateway.keeping.cluster else { return };
         let limit =
@@ -466,8 +467,8 @@ impl ForwardTarget<'_> {
     }
 }
 
-/// Reads the rest of a body that is too large, within bounds: a client that still writes when the connection is closed might
-/// not get to read the refusal.
+/// Reads the rest of a body that is too large, within bounds: a client that still writes when the connection
+/// is closed might not get to read the refusal.
 async fn discard(mut body: Body) {
     let discarding = async {
         let mut bytes = 0;

@@ -1,8 +1,8 @@
 //! Requests in flight: the messages to their clients in the meantime, and the answers.
 //!
-//! A client of the session era gets servers' requests while its own request is in flight. A client of the stateless era gets
-//! an unfinished result and repeats the request with the answers (SEP-2322); until then the request is parked here, under a
-//! handle that is valid once, for the same request and profile.
+//! A client of the session era gets servers' requests while its own request is in flight. A client of the
+//! stateless era gets an unfinished result and repeats the request with the answers (SEP-2322); until then
+//! the request is parked here, under a handle that is valid once, for the same request and profile.
 
 use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc};
 
@@ -43,7 +43,8 @@ const HANDLE: &str = "parked-";
 
 /// A request in flight, with the channels to its client. Its outcome is a `T`.
 pub(super) struct InFlightRequest<T> {
-    /// The identity of the request, if it may be parked: the client's answers are valid only for the same request.
+    /// The identity of the request, if it may be parked: the client's answers are valid only for the same
+    /// request.
     what: String,
     /// Who may come back for it, and whose quotas it counts against.
     owner: JobOwner,
@@ -85,8 +86,8 @@ impl AskRoute {
         self.room_of_earlier(asker, account)?.take(asker).map(EarlyMessage::Earlier)
     }
 
-    /// Returns where questions of earlier calls wait, if this request can bring one to the client. A request that would have to
-    /// be parked for that leaves them to another request if there is no place for it.
+    /// Returns where questions of earlier calls wait, if this request can bring one to the client. A request
+    /// that would have to be parked for that leaves them to another request if there is no place for it.
     fn room_of_earlier(&self, asker: &ClientChannel, account: &Account) -> Option<&Room> {
         let Self::NextRequest { room, .. } = self else { return None };
         Some(&**room).filter(|room| !asker.parks || room.has_place(account))
@@ -232,7 +233,8 @@ pub(super) fn called(request: &CallToolRequestParams, may_resend: bool) -> Strin
     what
 }
 
-/// Returns the client's capabilities for servers' requests. `forms`: whether the client's forms are known to work.
+/// Returns the client's capabilities for servers' requests. `forms`: whether the client's forms are known to
+/// work.
 pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map<String, Value> {
     let Some(Ok(Value::Object(mut all))) = capabilities.map(serde_json::to_value) else { return Map::new() };
     all.retain(|name, _| matches!(name.as_str(), "sampling" | "roots") || name == "elicitation" && forms);
@@ -240,8 +242,8 @@ pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map
 }
 
 impl<T: Send + 'static> InFlightRequest<T> {
-    /// Polls the work until it ends, or until a message for the client has to go first. Returns the outcome if nothing else goes
-    /// to the client. Dropping the future early loses nothing.
+    /// Polls the work until it ends, or until a message for the client has to go first. Returns the outcome
+    /// if nothing else goes to the client. Dropping the future early loses nothing.
     async fn silent(&mut self, level: Option<LogLevel>) -> Option<T> {
         loop {
             let told = tokio::select! {
@@ -372,7 +374,8 @@ impl<T: Send + 'static> InFlightRequest<T> {
             let asked = async move { while earlier.next().await.is_some() {} };
             tokio::spawn(tokio::time::timeout(PARKED_FOR, asked));
         }
-        // Earlier progress goes out before the answer; the queue is closed, so that a flood does not delay the answer.
+        // Earlier progress goes out before the answer; the queue is closed, so that a flood does not delay
+        // the answer.
         if let Some(mut progress) = self.progress {
             progress.close();
             while let Ok(params) = progress.try_recv() {
@@ -419,8 +422,8 @@ async fn next(
     }
 }
 
-/// Sends a server's requests to a client of the session era, one after another. Cancels the current request at the client
-/// once the server no longer needs the reply, or the call is over.
+/// Sends a server's requests to a client of the session era, one after another. Cancels the current request
+/// at the client once the server no longer needs the reply, or the call is over.
 async fn ask(
     way: ClientWay,
     requests: InputRequests,
@@ -473,7 +476,8 @@ pub(super) async fn tell_notice(way: &ClientWay, notice: &Value, level: LogLevel
 }
 
 impl Parking {
-    /// Parks a request until its client answers. Returns the request if its client cannot get the question, which is declined.
+    /// Parks a request until its client answers. Returns the request if its client cannot get the question,
+    /// which is declined.
     fn park<T: Send + 'static>(
         &self,
         mut open: Box<InFlightRequest<T>>,
@@ -504,7 +508,8 @@ impl Parking {
         Ok(Box::new(unfinished))
     }
 
-    /// Resumes the parked request that a request continues, and passes on the client's answers. `None`: the request is new.
+    /// Resumes the parked request that a request continues, and passes on the client's answers. `None`: the
+    /// request is new.
     pub(super) fn resume<T: 'static>(
         &self,
         what: impl FnOnce() -> String,
@@ -558,7 +563,8 @@ mod tests {
         Parking { room: Arc::new(Room::new(None)), end: CancellationToken::new() }
     }
 
-    /// Parks a request with one question. Returns its handle, the reply's receiver and the future of its work.
+    /// Parks a request with one question. Returns its handle, the reply's receiver and the future of its
+    /// work.
     fn park(
         parking: &Parking,
         what: &str,

@@ -1,8 +1,9 @@
-//! Connections over HTTP: limits their number, and the time that a client may take to send its request. Supports HTTP/2
-//! without TLS for clients that begin with it ("prior knowledge", RFC 9113, section 3.3), as proxies do.
+//! Connections over HTTP: limits their number, and the time that a client may take to send its request.
+//! Supports HTTP/2 without TLS for clients that begin with it ("prior knowledge", RFC 9113, section 3.3), as
+//! proxies do.
 //!
-//! A connection that has shown no valid token yet counts apart. There are few of those, and a new one takes the place of the
-//! oldest, so that connections that nobody uses keep out no client that has a token.
+//! A connection that has shown no valid token yet counts apart. There are few of those, and a new one takes
+//! the place of the oldest, so that connections that nobody uses keep out no client that has a token.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -47,12 +48,13 @@ use super::forwarded;
 
 /// The delay before the next connection is accepted when the system has no room for one.
 const NO_ROOM: Duration = Duration::from_millis(500);
-/// How long a connection keeps its place without a token, whatever comes after it, from its beginning and from its first request:
-/// many clients may come at once, and the gateway may be busy.
+/// How long a connection keeps its place without a token, whatever comes after it, from its beginning and
+/// from its first request: many clients may come at once, and the gateway may be busy.
 const GRACE: Duration = Duration::from_secs(1);
 /// How often it is checked whether there is room.
 const LOOK: Duration = Duration::from_millis(50);
-/// The most connections that have not shown a valid token. Beyond them, the oldest one is closed, of the address that has the most.
+/// The most connections that have not shown a valid token. Beyond them, the oldest one is closed, of the
+/// address that has the most.
 const UNPROVEN: usize = 128;
 /// How long a new connection may send nothing.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
@@ -123,7 +125,8 @@ impl InboundConnection {
     }
 }
 
-/// Counts a request's connection among those that have shown a valid token. Returns the refusal if there are too many of them.
+/// Counts a request's connection among those that have shown a valid token. Returns the refusal if there are
+/// too many of them.
 pub(super) fn refusal_of_proven(extensions: &Extensions) -> Option<Response> {
     let connection = InboundConnection::of(extensions)?;
     let fits = connection.is_proven.load(Ordering::Acquire) || connection.open.prove(connection);
@@ -152,8 +155,8 @@ impl Site for Router {
     }
 }
 
-/// Answers requests until `ending`, then waits for the open ones. `config` returns the current configuration. Other replicas'
-/// addresses have no limit of their own.
+/// Answers requests until `ending`, then waits for the open ones. `config` returns the current configuration.
+/// Other replicas' addresses have no limit of their own.
 pub(super) async fn serve(
     listener: TcpListener,
     site: impl Site,
@@ -369,7 +372,8 @@ impl Counts {
         [&self.proven, &self.requests].iter().filter_map(|counts| counts.get(&from)).sum()
     }
 
-    /// Returns the connection that makes room: the oldest one of the address that has the most, if its time is over.
+    /// Returns the connection that makes room: the oldest one of the address that has the most, if its time
+    /// is over.
     fn oldest(&self) -> Option<u64> {
         let mut of_address = HashMap::<IpAddr, usize>::new();
         self.unproven.values().for_each(|one| *of_address.entry(one.from).or_default() += 1);
@@ -389,7 +393,8 @@ impl OpenConnections {
         Self { config, is_replica, counts: Mutex::default(), freed: Notify::new() }
     }
 
-    /// Enters a new connection, as soon as there is room for one without a token. Returns its number, and what ends it.
+    /// Enters a new connection, as soon as there is room for one without a token. Returns its number, and
+    /// what ends it.
     async fn enter(&self, from: IpAddr) -> (u64, CancellationToken) {
         let from = client(from);
         loop {
@@ -422,7 +427,8 @@ impl OpenConnections {
         }
     }
 
-    /// Counts a connection among those with a token. Returns false if there are too many: then it stays where it was.
+    /// Counts a connection among those with a token. Returns false if there are too many: then it stays where
+    /// it was.
     fn prove(&self, connection: &InboundConnection) -> bool {
         let (config, from) = ((self.config)(), client(connection.from.ip()));
         let mut counts = self.counts.lock();
@@ -448,7 +454,8 @@ impl OpenConnections {
         true
     }
 
-    /// Takes a place for a request if it comes from a client behind a trusted proxy. `None`: that client has too many.
+    /// Takes a place for a request if it comes from a client behind a trusted proxy. `None`: that client has
+    /// too many.
     fn request(
         self: &Arc<Self>,
         connection: &InboundConnection,

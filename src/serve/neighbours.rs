@@ -1,5 +1,6 @@
-//! This user's gateways, for commands: what they say of themselves, what waits in them for the user, and the user's answers. The
-//! requests are those of the page, over the sockets by which gateways answer each other's page.
+//! This user's gateways, for commands: what they say of themselves, what waits in them for the user, and the
+//! user's answers. The requests are those of the page, over the sockets by which gateways answer each other's
+//! page.
 
 use std::path::Path;
 
@@ -34,7 +35,8 @@ impl Neighbours {
         Ok(Self { sockets: PageSockets::of(state)? })
     }
 
-    /// Returns what each says of itself. Then those that say nothing, such as those whose page is switched off.
+    /// Returns what each says of itself. Then those that say nothing, such as those whose page is switched
+    /// off.
     pub async fn all(&self) -> (Vec<GatewayAbout>, Vec<SilentGateway>) {
         gateways::told(&self.sockets, "").await
     }

@@ -1,7 +1,8 @@
-//! What the HTTP server shows besides MCP: the live page at `/ui` with its figures, `/metrics`, `/healthz` and `/readyz`.
+//! What the HTTP server shows besides MCP: the live page at `/ui` with its figures, `/metrics`, `/healthz`
+//! and `/readyz`.
 //!
-//! The page and its figures are only for this machine's user: every request under `/ui/api` carries the token of
-//! `nonet ui`. `/metrics` is for callers with access to everything (`access`).
+//! The page and its figures are only for this machine's user: every request under `/ui/api` carries the token
+//! of `nonet ui`. `/metrics` is for callers with access to everything (`access`).
 
 mod calls;
 mod clients;
@@ -195,8 +196,8 @@ fn answer(status: StatusCode, value: &impl Serialize) -> Response {
     response
 }
 
-/// Answers whether the gateway is ready: once every server is ready or has failed once, and until the gateway is about to
-/// stop. Without the replicas' shared data it is ready but degraded.
+/// Answers whether the gateway is ready: once every server is ready or has failed once, and until the gateway
+/// is about to stop. Without the replicas' shared data it is ready but degraded.
 async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
     let starting: Vec<String> = gateway
         .servers
@@ -320,7 +321,8 @@ async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<Search
     }
 }
 
-/// Returns what waits for the user: approvals, definitions to trust, questions of clients and of the page's own calls.
+/// Returns what waits for the user: approvals, definitions to trust, questions of clients and of the page's
+/// own calls.
 async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
     let approvals = match gateway.asking.approvals.waiting().await {
         Ok(waiting) => waiting.iter().map(WaitingApproval::view).collect(),

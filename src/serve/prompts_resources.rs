@@ -4,7 +4,8 @@ use nonet_core::ListPage;
 use rmcp::ErrorData;
 use serde_json::{Value, json};
 
-/// Returns a list under the name of its field. A stateless client also learns that the list may change at any time.
+/// Returns a list under the name of its field. A stateless client also learns that the list may change at any
+/// time.
 pub(super) fn list(field: &str, page: ListPage, stateless: bool) -> Value {
     let mut list = json!({ field: page.entries });
     if let Some(next) = page.next {

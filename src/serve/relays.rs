@@ -1,6 +1,6 @@
-//! Programs that this replica runs for the others, each as a separate MCP server at `/cluster/servers/NAME`. Only replicas
-//! have access, and they have already checked their clients' requests, so everything passes through unchanged. A program's
-//! progress, logs and questions come back on the stream of their call.
+//! Programs that this replica runs for the others, each as a separate MCP server at `/cluster/servers/NAME`.
+//! Only replicas have access, and they have already checked their clients' requests, so everything passes
+//! through unchanged. A program's progress, logs and questions come back on the stream of their call.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -428,7 +428,8 @@ impl RelayState {
     }
 }
 
-/// Asks the replica's client a program's questions. The note of who asks is removed: the client's replica adds it.
+/// Asks the replica's client a program's questions. The note of who asks is removed: the client's replica
+/// adds it.
 async fn ask(requests: InputRequests, sign: &str, way: &ClientWay) -> InputReplies {
     let mut replies = InputReplies::new();
     for (key, mut request) in requests {

@@ -26,8 +26,8 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The longest time for clients to disconnect when the gateway stops.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Serves this machine's clients until `stop` resolves, or until there has been no client for the configured grace time, no
-/// job is running, and nothing is scheduled. An open page counts as a client.
+/// Serves this machine's clients until `stop` resolves, or until there has been no client for the configured
+/// grace time, no job is running, and nothing is scheduled. An open page counts as a client.
 pub async fn serve_shared(
     gateway: Arc<Gateway>,
     mut owner: SharedOwner,
@@ -81,8 +81,8 @@ pub async fn serve_shared(
     Ok(())
 }
 
-/// Serves this machine's clients besides others, until the gateway stops. `page` is the address of its live page, with the
-/// token.
+/// Serves this machine's clients besides others, until the gateway stops. `page` is the address of its live
+/// page, with the token.
 pub async fn accept_shared(gateway: Arc<Gateway>, mut owner: SharedOwner, page: Option<String>) {
     let mut listener = match owner.listen() {
         Ok(listener) => listener,

@@ -17,7 +17,8 @@ use super::{
 
 /// The maximum number of resource changes queued for a slow client.
 const UPDATES_QUEUE: usize = 64;
-/// The delay before resubscribing to a resource whose connection was replaced, and the maximum number of attempts.
+/// The delay before resubscribing to a resource whose connection was replaced, and the maximum number of
+/// attempts.
 pub(super) const REFOLLOW: Duration = Duration::from_millis(500);
 pub(super) const REFOLLOWS: usize = 60;
 

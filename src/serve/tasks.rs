@@ -1,5 +1,5 @@
-//! Background calls as protocol tasks, for clients that support them: the tasks of 2025-11-25, and the tasks extension of
-//! 2026-07-28 (SEP-2663).
+//! Background calls as protocol tasks, for clients that support them: the tasks of 2025-11-25, and the tasks
+//! extension of 2026-07-28 (SEP-2663).
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,6 @@
-//! The sessions over HTTP whose clients have sent no request since their handshake. When an account has no place for a new
-//! session, the oldest of these makes room: a client that opens sessions and leaves them locks out nobody.
+//! The sessions over HTTP whose clients have sent no request since their handshake. When an account has no
+//! place for a new session, the oldest of these makes room: a client that opens sessions and leaves them
+//! locks out nobody.
 
 use std::{
     collections::HashMap,
@@ -36,8 +37,8 @@ struct UnusedSession {
 }
 
 impl UnusedSessions {
-    /// Takes a place for a new session: a free one, or that of the account's oldest unused session, whose id is returned: the
-    /// caller ends it.
+    /// Takes a place for a new session: a free one, or that of the account's oldest unused session, whose id
+    /// is returned: the caller ends it.
     pub(super) fn place(
         &self,
         account: &Arc<Account>,

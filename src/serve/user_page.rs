@@ -1,7 +1,7 @@
 //! The page of a gateway that serves its clients on a socket: requested by `nonet ui`, on a local port.
 //!
-//! The token is never a program's argument, because others on the machine can see arguments. A browser is started with the
-//! name of a file that only its user can read and that leads to the link.
+//! The token is never a program's argument, because others on the machine can see arguments. A browser is
+//! started with the name of a file that only its user can read and that leads to the link.
 
 use std::{
     fs, io,
@@ -87,7 +87,8 @@ impl UserPage {
         }
     }
 
-    /// Returns the page for a gateway that serves HTTP, which already has one unless others can reach its address.
+    /// Returns the page for a gateway that serves HTTP, which already has one unless others can reach its
+    /// address.
     #[cfg(unix)]
     pub(super) fn beside_http(gateway: Arc<Gateway>, files: PageFiles, link: Option<String>) -> Self {
         Self { over_http: true, link: OnceCell::new_with(link), ..Self::new(gateway, files) }
@@ -99,8 +100,8 @@ impl UserPage {
         Self { presence, ..self }
     }
 
-    /// Returns the link to the page, which is served from now on; or why there is none. The gateway waits a minute for a
-    /// browser.
+    /// Returns the link to the page, which is served from now on; or why there is none. The gateway waits a
+    /// minute for a browser.
     pub async fn open(&self) -> Result<PageLink, String> {
         let config = self.gateway.servers.config();
         if !config.gateway.page {
@@ -197,8 +198,8 @@ impl UserPage {
     }
 }
 
-/// Returns a document that redirects to the link. The link contains only letters, digits and characters that need no
-/// escaping.
+/// Returns a document that redirects to the link. The link contains only letters, digits and characters that
+/// need no escaping.
 fn redirect(link: &str) -> String {
     format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"referrer\" content=\"no-referrer\">\

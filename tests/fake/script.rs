@@ -36,7 +36,8 @@ pub struct Script {
     pub ttl_ms: u64,
     pub prompts: Vec<Prompt>,
     pub resources: Vec<Resource>,
-    /// Resource templates, as listed. URIs that start like one of them can be read, and their text is the URI.
+    /// Resource templates, as listed. URIs that start like one of them can be read, and their text is the
+    /// URI.
     pub templates: Vec<Value>,
     /// In the modern era each call first answers `input_required`, then runs as scripted.
     pub modern_needs_input: bool,
@@ -117,18 +118,18 @@ pub struct Tool {
     pub annotations: Option<Value>,
     #[serde(rename = "_meta")]
     pub meta: Option<Value>,
-    /// The behaviour of calls: one [`On`], or a list of them for the first call, the second, and so on (the last one
-    /// repeats).
+    /// The behaviour of calls: one [`On`], or a list of them for the first call, the second, and so on (the
+    /// last one repeats).
     #[serde(deserialize_with = "one_or_many")]
     pub on: Vec<On>,
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
-/// The behaviour of a call. First, in this order and if given: `noise`, `delay_ms`, `log`, `progress`, `grow`, `rug_pull`,
-/// then `crash`, `hang` or `endless`. Then the answer: the first of `rpc_error`, `error`, `result`, `elicit`, `sampling`,
-/// `roots`, `text`, `size`, `json_rows`, `counter`, `env`, `shell`, `request`; without any of them, the arguments are
-/// echoed.
+/// The behaviour of a call. First, in this order and if given: `noise`, `delay_ms`, `log`, `progress`,
+/// `grow`, `rug_pull`, then `crash`, `hang` or `endless`. Then the answer: the first of `rpc_error`, `error`,
+/// `result`, `elicit`, `sampling`, `roots`, `text`, `size`, `json_rows`, `counter`, `env`, `shell`,
+/// `request`; without any of them, the arguments are echoed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct On {
@@ -202,8 +203,8 @@ pub struct On {
     pub stop_reading: bool,
 }
 
-/// Messages generated while being written, so they may be larger than memory: `head`, then `unit` until there are `bytes`,
-/// then `tail`. In head and tail, `{id}` is the id of the request and `{n}` counts the messages.
+/// Messages generated while being written, so they may be larger than memory: `head`, then `unit` until there
+/// are `bytes`, then `tail`. In head and tail, `{id}` is the id of the request and `{n}` counts the messages.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Flood {

@@ -1,4 +1,5 @@
-//! `nonet add`, `remove`, `enable` and `disable`: single servers of `servers.toml`, and the gateway running meanwhile.
+//! `nonet add`, `remove`, `enable` and `disable`: single servers of `servers.toml`, and the gateway running
+//! meanwhile.
 
 use std::{fs, process::Output};
 

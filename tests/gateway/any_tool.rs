@@ -1,5 +1,5 @@
-//! Any tool, added at any time: a REST service, a server added mid-session, a skill and an app, each found by its meaning
-//! and run by one client in one session.
+//! Any tool, added at any time: a REST service, a server added mid-session, a skill and an app, each found by
+//! its meaning and run by one client in one session.
 
 use std::fs;
 

@@ -97,7 +97,8 @@ fn commands_answer_without_a_file_but_not_without_a_named_one() {
     }
 }
 
-/// Links the program to another path. Temporary folders may be on another disk, so the link is below `target`.
+/// Links the program to another path. Temporary folders may be on another disk, so the link is below
+/// `target`.
 fn linked(folder: &Path, path: &str) -> std::path::PathBuf {
     let file = folder.join(path);
     fs::create_dir_all(file.parent().expect("it has one")).expect("a folder");

@@ -1,5 +1,5 @@
-//! A client of the gateway over lines, of the `nonet` program or of a gateway in this process. Its JSON-RPC is written by
-//! hand, to test what a client sees. Anything else on stdout fails the test.
+//! A client of the gateway over lines, of the `nonet` program or of a gateway in this process. Its JSON-RPC
+//! is written by hand, to test what a client sees. Anything else on stdout fails the test.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,5 @@
-//! Several gateways over one Redis, each addressed directly, as behind a balancer without knowledge of sessions.
+//! Several gateways over one Redis, each addressed directly, as behind a balancer without knowledge of
+//! sessions.
 
 use std::{
     io::{BufRead, BufReader, Write},

@@ -1,5 +1,5 @@
-//! Hundreds of clients behind a balancer while replicas and Redis come and go: every request gets its own answer, and
-//! everything reported as kept is there.
+//! Hundreds of clients behind a balancer while replicas and Redis come and go: every request gets its own
+//! answer, and everything reported as kept is there.
 //!
 //! `NONET_LOAD` is the number of calls (default: 9,000).
 
@@ -308,7 +308,8 @@ async fn nothing_is_lost_or_crossed_while_replicas_and_redis_come_and_go() {
             assert!(state == "completed" || state == "lost" || state == "failed", "{task}: {state}");
         }
     }
-    // No schedule ran twice. One whose replica was killed meanwhile ran once, or its client reads that this is unknown.
+    // No schedule ran twice. One whose replica was killed meanwhile ran once, or its client reads that this
+    // is unknown.
     let scheduled: Vec<&LoadClient> =
         done.iter().map(|(client, _)| client).filter(|client| client.number % 30 == 1).collect();
     let until = Instant::now() + LIMIT;

@@ -4,8 +4,8 @@ use std::{fs, path::Path};
 
 use nonet_config::{self as config, ValueSources};
 
-/// Returns a value for each secret, and a folder for `HOME`. Other variables in an example need a default, because
-/// nobody has set them.
+/// Returns a value for each secret, and a folder for `HOME`. Other variables in an example need a default,
+/// because nobody has set them.
 fn variable(name: &str) -> Option<String> {
     match name {
         "HOME" => Some("/home/ann".into()),

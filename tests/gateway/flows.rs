@@ -402,8 +402,8 @@ fn an_app_that_asked_goes_on_after_the_gateway_was_killed() {
     answered_after(killed, "ask_user");
 }
 
-/// Answers the question of the app `send`, kills the gateway at the shop's call with this number, which must hang, and continues
-/// with other tools. Returns the answer, and the shop's calls.
+/// Answers the question of the app `send`, kills the gateway at the shop's call with this number, which must
+/// hang, and continues with other tools. Returns the answer, and the shop's calls.
 fn killed_at_call(number: usize, app: &str, tools: Value, later: Value) -> (Value, Vec<Value>) {
     let setup = Setup::new();
     let log = setup.path("calls");

@@ -1,4 +1,5 @@
-//! A `servers.toml` in the current folder, which may be somebody else's: it is used only if it is named or trusted.
+//! A `servers.toml` in the current folder, which may be somebody else's: it is used only if it is named or
+//! trusted.
 
 use std::{
     fs,
@@ -283,7 +284,8 @@ fn a_gateway_of_a_trusted_file_refuses_its_change_until_the_user_trusts_that() {
     assert_eq!(project.trusted()[0].1, "changed");
 }
 
-/// The gateway that clients share is started with the file's name, but as long as it was found by trust, it needs that.
+/// The gateway that clients share is started with the file's name, but as long as it was found by trust, it
+/// needs that.
 #[cfg(unix)]
 #[test]
 fn a_shared_gateway_of_a_trusted_file_refuses_its_change_too() {

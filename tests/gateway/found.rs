@@ -1,4 +1,5 @@
-//! Skills, servers' prompts and apps among the hits of a search, run by `execute_tool` and by their own meta-tools.
+//! Skills, servers' prompts and apps among the hits of a search, run by `execute_tool` and by their own
+//! meta-tools.
 
 use std::{fs, path::Path};
 

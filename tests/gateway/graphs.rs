@@ -1,5 +1,5 @@
-//! Graphs of calls: intermediates stay away from the model, loops tell the truth, filters compute without a tool, and
-//! graphs are kept.
+//! Graphs of calls: intermediates stay away from the model, loops tell the truth, filters compute without a
+//! tool, and graphs are kept.
 
 use std::time::Duration;
 

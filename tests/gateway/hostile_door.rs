@@ -120,7 +120,8 @@ fn behind_a_trusted_proxy_each_client_has_its_own_limit() {
         stream.write_all(head.as_bytes()).expect("it reads");
         stream
     };
-    // Connections are judged in no certain order: the short request may take the place of one that is to be held.
+    // Connections are judged in no certain order: the short request may take the place of one that is to be
+    // held.
     let mut held = Vec::new();
     eventually("one too many is refused", || {
         held.push(begin("192.0.2.1", 100));

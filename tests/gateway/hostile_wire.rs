@@ -1,5 +1,5 @@
-//! Servers and clients whose messages are too large, too many or too deep. A good server behind the same gateway still
-//! answers, and the gateway's memory use stays low.
+//! Servers and clients whose messages are too large, too many or too deep. A good server behind the same
+//! gateway still answers, and the gateway's memory use stays low.
 
 use std::process::{Child, Command, Stdio};
 
@@ -106,7 +106,8 @@ impl Bench {
         assert_eq!(answer, json!({ "n": n }));
     }
 
-    /// Calls tools of the hostile server concurrently while the good server keeps answering. Returns the results.
+    /// Calls tools of the hostile server concurrently while the good server keeps answering. Returns the
+    /// results.
     fn attack(&mut self, tools: &[&str]) -> Vec<Value> {
         let ids: Vec<i64> = tools
             .iter()

@@ -1,4 +1,5 @@
-//! Streamable HTTP servers that answer a call in an unusual way: on a stream that breaks, or on another stream.
+//! Streamable HTTP servers that answer a call in an unusual way: on a stream that breaks, or on another
+//! stream.
 
 use std::{convert::Infallible, sync::Arc};
 

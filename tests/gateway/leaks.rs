@@ -247,7 +247,8 @@ fn telltale(secret: &str) -> Value {
     })
 }
 
-/// Returns the files below a folder that have one of these texts, except for the configuration and the scripts.
+/// Returns the files below a folder that have one of these texts, except for the configuration and the
+/// scripts.
 fn files_with(folder: &Path, texts: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder").flatten() {

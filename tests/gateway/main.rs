@@ -1,9 +1,10 @@
 //! Tests of the whole gateway, from the view of clients, servers and people.
 //!
-//! There are three ways in. [`setup::Setup::open`] makes a gateway in this process, with scripted servers at the other end of
-//! a pipe. `Setup::start` and `Setup::serve` also let a client talk to it, over lines or HTTP. `Setup::start_program` and
-//! `Setup::serve_program` run the `nonet` program, for tests of processes, signals, files and the log. Search by meaning is off
-//! in all of them (by a missing model), except where a test is about it, so that no test waits for vectors.
+//! There are three ways in. [`setup::Setup::open`] makes a gateway in this process, with scripted servers at
+//! the other end of a pipe. `Setup::start` and `Setup::serve` also let a client talk to it, over lines or
+//! HTTP. `Setup::start_program` and `Setup::serve_program` run the `nonet` program, for tests of processes,
+//! signals, files and the log. Search by meaning is off in all of them (by a missing model), except where a
+//! test is about it, so that no test waits for vectors.
 
 #![expect(unreachable_pub, reason = "a program of tests has no face")]
 #![expect(clippy::disallowed_methods, reason = "a queue of a test ends with it")]

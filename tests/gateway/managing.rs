@@ -648,7 +648,8 @@ fn what_a_client_asks_its_user_can_be_answered_on_the_page() {
     let gone = ask(&mut client, json!({ "token": token, "answer": "red" }));
     assert_eq!(gone["error"]["code"], "not_found", "{gone}");
 
-    // A call that waits for approval in the chat may be made once, and an answer that nobody fetched answers no other call.
+    // A call that waits for approval in the chat may be made once, and an answer that nobody fetched answers
+    // no other call.
     let pay = json!({ "name": "shop.pay" });
     let fault = client.answer("execute_tool", pay.clone());
     assert_eq!(fault["error"]["code"], "needs_approval", "{fault}");

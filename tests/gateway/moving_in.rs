@@ -1,4 +1,5 @@
-//! What moves in keeps its clients' rules: `nonet setup` and `nonet import` over the files of every known client.
+//! What moves in keeps its clients' rules: `nonet setup` and `nonet import` over the files of every known
+//! client.
 
 use std::{
     fs,

@@ -240,8 +240,8 @@ fn questions_come_one_at_a_time_and_what_is_too_much_is_declined() {
     eventually("what is too much is declined", || {
         (calls.iter().filter(|call| client.has_answer(**call)).count() == 4).then_some(())
     });
-    // A stdio server does not say which call a question belongs to: if its call has ended, another call shows the question
-    // again.
+    // A stdio server does not say which call a question belongs to: if its call has ended, another call shows
+    // the question again.
     let is_cancel = |note: &&Value| note["method"] == "notifications/cancelled";
     let shown = || client.asked.len() - client.notifications.iter().filter(is_cancel).count();
     assert!(shown() <= 1, "{:?}", client.asked);

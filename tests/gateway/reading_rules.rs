@@ -99,7 +99,8 @@ async fn every_method_keeps_to_the_rules() {
     let read = [plan, secret_plan, open, secret, "page://one"];
     check("", "", &all, &read).await;
     check("unlisted_resources = true", "", &all, &[&read[..], &[unlisted]].concat()).await;
-    // Under `max_risk = low`, nothing unlisted is readable, and nothing that the configuration rates as riskier.
+    // Under `max_risk = low`, nothing unlisted is readable, and nothing that the configuration rates as
+    // riskier.
     let low = "[profiles.p]\nmax_risk = 'low'";
     check("unlisted_resources = true", low, &all, &read).await;
     check("resources_risk = 'medium'", low, &[plan, secret_plan], &[plan, secret_plan]).await;

@@ -1,4 +1,5 @@
-//! REST services as servers: requests from the service's view, answers by type, and all kinds of HTTP failures.
+//! REST services as servers: requests from the service's view, answers by type, and all kinds of HTTP
+//! failures.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! What a sandboxed server can access, and what no server can access even without a sandbox. The servers are hostile: each
-//! call runs a shell.
+//! What a sandboxed server can access, and what no server can access even without a sandbox. The servers are
+//! hostile: each call runs a shell.
 //!
 //! Where the machine allows no namespaces, the rows that need them print a note and end.
 

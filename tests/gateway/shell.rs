@@ -412,7 +412,8 @@ fn completions_know_clients_servers_and_tools() {
     if Path::new("/bin/bash").exists() {
         let words = "source <(\"$0\" completions bash); COMP_WORDS=(nonet call ba); COMP_CWORD=2; COMP_TYPE=9; \
                      _clap_complete_nonet nonet ba call; echo \"${COMPREPLY[*]}\"";
-        // A file in the current folder that is neither named nor trusted completes nothing, and nothing is said of it.
+        // A file in the current folder that is neither named nor trusted completes nothing, and nothing is
+        // said of it.
         for (named, expected) in [("servers.toml", "bank.pay"), ("", "")] {
             let mut bash = Command::new("/bin/bash");
             let bash = bash.current_dir(setup.folder.path()).env("HOME", setup.folder.path());
@@ -521,7 +522,8 @@ impl Terminal {
         RunningCommand::new(command.stdout(end()).stderr(end()))
     }
 
-    /// Runs a command whose questions are answered with a text. Returns its exit code and everything on the terminal.
+    /// Runs a command whose questions are answered with a text. Returns its exit code and everything on the
+    /// terminal.
     pub fn answer(command: &mut Command, typed: &str) -> (Option<i32>, String) {
         let terminal = Self::new();
         let end = || Stdio::from(terminal.theirs.try_clone().expect("another handle"));

@@ -1,5 +1,5 @@
-//! `nonet serve --http`, and a hand-written HTTP client with one connection per request. The client sends the token of this
-//! machine's user to gateways without tokens of their own.
+//! `nonet serve --http`, and a hand-written HTTP client with one connection per request. The client sends the
+//! token of this machine's user to gateways without tokens of their own.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -58,7 +58,8 @@ pub struct Site {
 }
 
 impl Setup {
-    /// Runs `nonet serve --http` on a free port: for tests of the program itself, its files, its log or its signals.
+    /// Runs `nonet serve --http` on a free port: for tests of the program itself, its files, its log or its
+    /// signals.
     pub fn serve_program(self) -> Site {
         self.serve_at("127.0.0.1:0")
     }
@@ -69,7 +70,8 @@ impl Setup {
         self.serve_for_the_first_time(address)
     }
 
-    /// Runs `nonet serve --http` in a folder where nothing was served before: Nonet makes the user's token itself.
+    /// Runs `nonet serve --http` in a folder where nothing was served before: Nonet makes the user's token
+    /// itself.
     pub fn serve_for_the_first_time(self, address: &str) -> Site {
         let written = fs::read_to_string(self.write()).expect("it is there");
         let folder = Arc::new(self.folder);
@@ -94,7 +96,8 @@ impl Setup {
     }
 }
 
-/// Notes that requests to an address need the token of this machine's user, unless the configuration has tokens.
+/// Notes that requests to an address need the token of this machine's user, unless the configuration has
+/// tokens.
 pub fn note_token(config: &str, address: &str) {
     if !config.lines().any(|line| line.trim_start().starts_with("tokens")) {
         NEED_OWN.lock().expect("no panic").insert(address.into());
@@ -112,7 +115,8 @@ impl Site {
         self.host.pid()
     }
 
-    /// Returns the token of the page. A program prints it only at a terminal; `nonet ui` has it once the gateway can be found.
+    /// Returns the token of the page. A program prints it only at a terminal; `nonet ui` has it once the
+    /// gateway can be found.
     pub fn page_token(&self) -> String {
         if let Some(link) = &self.page {
             return link.split_once("#token=").expect("its link has a token").1.into();
@@ -345,7 +349,8 @@ pub fn first_events(address: &str, path: &str, token: &str, last: &str) -> Vec<V
     data.filter_map(|data| serde_json::from_str(data).ok()).collect()
 }
 
-/// Reads a message; a result that this test cannot read as JSON, such as one with a number beyond all, becomes text.
+/// Reads a message; a result that this test cannot read as JSON, such as one with a number beyond all,
+/// becomes text.
 fn read(json: &str) -> Option<Value> {
     serde_json::from_str(json).or_else(|_| with_result_as_text(json)).ok()
 }

@@ -252,8 +252,8 @@ impl Beside {
         0
     }
 
-    /// Ends the gateway: over stdio as a client leaves, over HTTP by a kill. Returns what is left of its servers after a
-    /// while.
+    /// Ends the gateway: over stdio as a client leaves, over HTTP by a kill. Returns what is left of its
+    /// servers after a while.
     pub fn end(self) -> Option<String> {
         let folder = self.folder().to_path_buf();
         match self.gateway {

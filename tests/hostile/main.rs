@@ -1,12 +1,13 @@
-//! Everything that hostile servers have been seen to do, one row each, against the `nonet` program: over stdio and over HTTP,
-//! with a good server beside it.
+//! Everything that hostile servers have been seen to do, one row each, against the `nonet` program: over
+//! stdio and over HTTP, with a good server beside it.
 //!
-//! Each row asserts that the good server's calls are answered, that the hostile call ends as the row says (with a result or a
-//! fault with a code, never by waiting), that the gateway survives and its memory use stays low, and that no process is left
-//! after its end. A table at the end shows the outcomes. `cargo test --test hostile TEXT` runs the rows whose family or name
-//! contains the text.
+//! Each row asserts that the good server's calls are answered, that the hostile call ends as the row says
+//! (with a result or a fault with a code, never by waiting), that the gateway survives and its memory use
+//! stays low, and that no process is left after its end. A table at the end shows the outcomes.
+//! `cargo test --test hostile TEXT` runs the rows whose family or name contains the text.
 //!
-//! Runs without libtest, so that the table is always printed, and because this program is also the hostile server.
+//! Runs without libtest, so that the table is always printed, and because this program is also the hostile
+//! server.
 
 #![expect(unreachable_pub, reason = "a program of tests has no face")]
 #![expect(clippy::disallowed_methods, reason = "a queue of a test ends with it")]
@@ -45,8 +46,8 @@ use rows::{Batch, RowOutcome};
 
 /// How many gateways are attacked concurrently: most rows wait for a timeout.
 const AT_ONCE: usize = 4;
-/// The maximum slowdown of the good server's calls during an attack. Both are measured at the same time on the same machine,
-/// but the attacker uses some of the machine too.
+/// The maximum slowdown of the good server's calls during an attack. Both are measured at the same time on
+/// the same machine, but the attacker uses some of the machine too.
 const SLOWER: u32 = 30;
 
 fn main() {
@@ -97,7 +98,8 @@ fn filter(arguments: &[String]) -> Option<&str> {
     texts.next()
 }
 
-/// Runs the rows, and gateways without attacks. Returns how each row ended, and the times of undisturbed calls.
+/// Runs the rows, and gateways without attacks. Returns how each row ended, and the times of undisturbed
+/// calls.
 fn run_all(batches: Vec<Batch>) -> (Vec<RowOutcome>, [Vec<Duration>; 2]) {
     let (next, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let held = Mutex::new(Vec::new());

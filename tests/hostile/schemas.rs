@@ -1,5 +1,5 @@
-//! Servers that list one tool each, whose definition is the attack: finding, showing and calling the tool affects only its own
-//! call.
+//! Servers that list one tool each, whose definition is the attack: finding, showing and calling the tool
+//! affects only its own call.
 
 use serde_json::{Value, json};
 
@@ -12,8 +12,8 @@ use crate::{
 
 const FAMILY: &str = "hostile schemas";
 const PLAY: &str = "schema ";
-/// The largest list of tools a client may get, in bytes, and the largest single tool: its definition is shown verbatim, and its
-/// page has a size limit.
+/// The largest list of tools a client may get, in bytes, and the largest single tool: its definition is shown
+/// verbatim, and its page has a size limit.
 const MOST_LISTED: usize = 200_000;
 const MOST_SHOWN: usize = 4_000_000;
 

@@ -1,5 +1,5 @@
-//! A server on stdin and stdout that follows a row's script, and otherwise behaves like a good server. Hand-written and
-//! without a runtime: it must be able to do everything wrong.
+//! A server on stdin and stdout that follows a row's script, and otherwise behaves like a good server.
+//! Hand-written and without a runtime: it must be able to do everything wrong.
 
 use std::{
     io::{self, BufRead, Write},
@@ -26,7 +26,8 @@ impl Request {
     }
 }
 
-/// The hostile behaviour: called at the start with `None`, then with each message. `true`: the message was handled.
+/// The hostile behaviour: called at the start with `None`, then with each message. `true`: the message was
+/// handled.
 pub type Play = fn(&mut Server, Option<&Request>) -> bool;
 
 pub struct Server {

@@ -1,5 +1,5 @@
-//! Third-party clients: the SDKs of Python and TypeScript, each in a script in this folder, and the inspector. They
-//! list, search, call, read, get a prompt and fill in a form, through Nonet.
+//! Third-party clients: the SDKs of Python and TypeScript, each in a script in this folder, and the
+//! inspector. They list, search, call, read, get a prompt and fill in a form, through Nonet.
 
 use std::{
     ffi::OsStr,
@@ -31,8 +31,8 @@ fn listed<'a>(list: &'a Value, key: &str) -> Vec<&'a str> {
     list.as_array().unwrap().iter().filter_map(|entry| entry[key].as_str()).collect()
 }
 
-/// Returns the answer of a call, retried while possible: on a busy machine, a server may take longer to start than a
-/// call waits.
+/// Returns the answer of a call, retried while possible: on a busy machine, a server may take longer to start
+/// than a call waits.
 fn in_time(call: impl Fn() -> Value) -> Value {
     let mut answer = call();
     for _ in 0..10 {
@@ -48,8 +48,8 @@ fn assert_the_nine(names: &[&str]) {
     assert_eq!(names, nonet_meta::NAMES);
 }
 
-/// Sends a script through a gateway, over both transports, in each of its modes; a mode comes with the revision to be
-/// negotiated.
+/// Sends a script through a gateway, over both transports, in each of its modes; a mode comes with the
+/// revision to be negotiated.
 fn tours(script: &str, modes: &[(Option<&str>, &str)]) {
     let Some(real) = installed() else { return };
     let place = Place::new(real);
@@ -128,8 +128,8 @@ fn the_inspector_lists_and_calls_over_both_transports() {
         assert_eq!(result["content"][0]["text"], "Echo: hi");
     }
 
-    // Over stdio, each run of the inspector has its own gateway, which lists what its servers have reported so far.
-    // Here, the call above has waited for the server.
+    // Over stdio, each run of the inspector has its own gateway, which lists what its servers have reported
+    // so far. Here, the call above has waited for the server.
     let search =
         ["--tool-name", "search_tools", "--tool-arg", "query=echo a message", "--method", "tools/call"];
     let found = over_http(&search);

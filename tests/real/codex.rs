@@ -40,8 +40,9 @@ fn says(text: &str) -> Reply {
     answer(&json!({ "type": "message", "id": "m", "role": "assistant", "content": content }))
 }
 
-/// Runs `codex exec` with a model that searches, then calls a tool a few times, since its server may still be starting, then
-/// ends. `install` are options of `nonet install codex`. Returns Codex's events of the search and of the last call.
+/// Runs `codex exec` with a model that searches, then calls a tool a few times, since its server may still be
+/// starting, then ends. `install` are options of `nonet install codex`. Returns Codex's events of the search
+/// and of the last call.
 fn exec(place: &Place, name: &str, install: &[&str]) -> [Value; 2] {
     let echo = json!({ "name": "everything.echo", "params": { "message": "hi" } });
     let search = [calls(0, "search_tools", &json!({ "query": "echo a message" }))];

@@ -1,7 +1,7 @@
 //! Nonet with third-party servers, clients and a browser.
 //!
-//! `.ci/run` installs the servers and clients, and sets NONET_REAL to their folder. Without it, these tests have
-//! nothing to talk to: they print a note and end.
+//! `.ci/run` installs the servers and clients, and sets NONET_REAL to their folder. Without it, these tests
+//! have nothing to talk to: they print a note and end.
 
 #![expect(unreachable_pub, reason = "a program of tests has no face")]
 #![expect(clippy::disallowed_methods, reason = "a queue of a test ends with it")]

@@ -1,5 +1,5 @@
-//! One session with the Python SDK that uses tools from everywhere: a REST service, a real server that the session adds, a skill
-//! and an app.
+//! One session with the Python SDK that uses tools from everywhere: a REST service, a real server that the
+//! session adds, a skill and an app.
 
 use std::{
     fs,

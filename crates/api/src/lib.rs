@@ -1,8 +1,8 @@
-//! Every answer, notice and fault of the gateway as a type. The gateway fills the types; the model, the shell, the live page and
-//! the tests read them.
+//! Every answer, notice and fault of the gateway as a type. The gateway fills the types; the model, the
+//! shell, the live page and the tests read them.
 //!
-//! A field that is not known is absent, unless its comment says `null`. [`mod@reference`] describes what the live page's HTTP API
-//! returns; other programs can rely on that description.
+//! A field that is not known is absent, unless its comment says `null`. [`mod@reference`] describes what the
+//! live page's HTTP API returns; other programs can rely on that description.
 
 pub mod fault;
 pub mod notice;

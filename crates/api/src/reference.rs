@@ -1,4 +1,5 @@
-//! The HTTP API of the live page: its requests, and the page of Markdown and the JSON Schema that describe them.
+//! The HTTP API of the live page: its requests, and the page of Markdown and the JSON Schema that describe
+//! them.
 
 use std::fmt::Write;
 
@@ -151,7 +152,22 @@ impl Schemas {
         let mut types = taken.take_definitions(false);
         types.extend(answered.take_definitions(false));
         types.sort_keys();
+        types.values_mut().for_each(join_lines);
         Self { types, requests, failure }
+    }
+}
+
+/// Joins the lines of every description.
+fn join_lines(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            if let Some(Value::String(text)) = members.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
+            members.values_mut().for_each(join_lines);
+        }
+        Value::Array(all) => all.iter_mut().for_each(join_lines),
+        _ => {}
     }
 }
 

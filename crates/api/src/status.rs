@@ -1,4 +1,5 @@
-//! The status of the gateway and of its servers, for `gateway.status`, `nonet status`, `nonet check` and the live page.
+//! The status of the gateway and of its servers, for `gateway.status`, `nonet status`, `nonet check` and the
+//! live page.
 
 use std::{borrow::Cow, collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -315,7 +316,8 @@ pub struct SharedStore {
     pub prefix: String,
     /// The name of this replica.
     pub name: String,
-    /// The replicas that were alive a moment ago, including this one; absent while this one does not serve over HTTP.
+    /// The replicas that were alive a moment ago, including this one; absent while this one does not serve
+    /// over HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<Vec<ReplicaStatus>>,
     /// Why it cannot be used at the moment.
@@ -396,7 +398,8 @@ impl ServeMode {
     }
 }
 
-/// The status of a gateway for `nonet status`. The user of this machine also sees the process and the work of all clients.
+/// The status of a gateway for `nonet status`. The user of this machine also sees the process and the work of
+/// all clients.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessStatus {
     /// The status.

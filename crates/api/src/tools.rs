@@ -49,7 +49,8 @@ pub enum OnChange {
     /// It is told, and the new definition counts.
     #[default]
     Tell,
-    /// It is told, the trusted definition is shown, and calls fail until the user trusts the new one (`nonet trust`).
+    /// It is told, the trusted definition is shown, and calls fail until the user trusts the new one
+    /// (`nonet trust`).
     Hold,
     /// It is told, and the tool is hidden until the user trusts the new one.
     Deny,

@@ -411,7 +411,7 @@ pub enum WorkDetails {
     Task {
         /// The task.
         #[serde(flatten)]
-        task: TaskSummary,
+        task: Box<TaskSummary>,
         /// Its result, as much as can be shown.
         #[serde(skip_serializing_if = "Option::is_none")]
         result: Option<Value>,

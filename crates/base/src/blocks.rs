@@ -1,4 +1,5 @@
-//! Reads bytes in blocks: a bit for each byte, so that a search jumps from hit to hit and most bytes cost no branch.
+//! Reads bytes in blocks: a bit for each byte, so that a search jumps from hit to hit and most bytes cost no
+//! branch.
 
 use std::ops::Range;
 
@@ -32,8 +33,8 @@ impl<W: BlockWork> WithSimd for Wide<W> {
     }
 }
 
-/// Returns a bit for each byte of a block, set where a test holds; the first byte has the lowest bit. The test has no
-/// branches, so that the compiler applies it to many bytes at once.
+/// Returns a bit for each byte of a block, set where a test holds; the first byte has the lowest bit. The
+/// test has no branches, so that the compiler applies it to many bytes at once.
 #[inline(always)]
 pub fn bits_of(block: &[u8; BLOCK], test: impl Fn(u8) -> bool) -> u64 {
     let mut flags = [0; BLOCK];
@@ -148,7 +149,8 @@ pub fn is_token(byte: u8) -> bool {
     letter | (byte.wrapping_sub(b'-') < 13) | (byte == b'+') | (byte == b'_') | (byte == b'=')
 }
 
-/// Returns the runs of [`is_token`] of at least [`SHORTEST_RUN`] bytes. Text without long words costs no branch per word.
+/// Returns the runs of [`is_token`] of at least [`SHORTEST_RUN`] bytes. Text without long words costs no
+/// branch per word.
 pub fn token_runs(bytes: &[u8]) -> Vec<Range<usize>> {
     TokenRuns(bytes).run()
 }
@@ -211,8 +213,9 @@ pub fn end_of_run(bytes: &[u8], from: usize, test: impl Fn(u8) -> bool) -> usize
     }
 }
 
-/// Returns the first block at or behind `block` in which a number may begin that has at least [`SHORTEST_NUMBER`] digits, with
-/// single other bytes between them; its beginning may lie up to half as many bytes before the block.
+/// Returns the first block at or behind `block` in which a number may begin that has at least
+/// [`SHORTEST_NUMBER`] digits, with single other bytes between them; its beginning may lie up to half as many
+/// bytes before the block.
 pub fn long_number(bytes: &[u8], block: usize) -> Option<usize> {
     LongNumber(bytes, block).run()
 }

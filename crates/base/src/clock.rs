@@ -8,8 +8,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Returns the system's time, which no test can move: for the ages of files and the stamps of lines. What is due at a time asks
-/// a [`Clock`].
+/// Returns the system's time, which no test can move: for the ages of files and the stamps of lines. What is
+/// due at a time asks a [`Clock`].
 #[expect(clippy::disallowed_methods, reason = "the one place that asks")]
 pub fn system_time() -> SystemTime {
     SystemTime::now()

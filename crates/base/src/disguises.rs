@@ -1,5 +1,5 @@
-//! Undoes what hides words from a search: look-alike letters, invisible characters, letters set apart, line breaks and other
-//! white space inside of a sentence. Also finds runs of Base64.
+//! Undoes what hides words from a search: look-alike letters, invisible characters, letters set apart, line
+//! breaks and other white space inside of a sentence. Also finds runs of Base64.
 //!
 //! Nearly every text has nothing of the kind, which one cheap pass finds out.
 
@@ -10,8 +10,8 @@ use crate::{
     text::{HiddenChar, fold_confusables},
 };
 
-/// How much of a text is undone at once, and how much of it again with the next piece, in bytes. One disguise in a piece costs
-/// as much as the whole piece.
+/// How much of a text is undone at once, and how much of it again with the next piece, in bytes. One disguise
+/// in a piece costs as much as the whole piece.
 const PIECE: usize = 8 << 10;
 const OVERLAP: usize = 2 << 10;
 /// How many letters in a row, set apart, are a word, and how many after another such word.
@@ -28,7 +28,8 @@ const FULL_LINE: usize = 60;
 pub struct UndisguisedText {
     /// The text.
     pub text: String,
-    /// Positions in this text and in the original one; both grow. Between two of them, the distance is the same.
+    /// Positions in this text and in the original one; both grow. Between two of them, the distance is the
+    /// same.
     places: Vec<(usize, usize)>,
 }
 
@@ -60,7 +61,8 @@ pub fn undone(text: &str) -> impl Iterator<Item = (usize, UndisguisedText)> + '_
     })
 }
 
-/// Whether a text has letters set apart, letters that look like others, or invisible characters inside of words.
+/// Whether a text has letters set apart, letters that look like others, or invisible characters inside of
+/// words.
 fn is_disguised(text: &str) -> bool {
     LettersApart(text.as_bytes()).run() || !text.is_ascii() && has_other_letters(text)
 }
@@ -148,7 +150,8 @@ fn after_ascii(text: &str) -> &str {
     &text[steps * STEP + few..]
 }
 
-/// Whether a character has no place of its own in a word: an invisible one, or a mark that is drawn over a letter.
+/// Whether a character has no place of its own in a word: an invisible one, or a mark that is drawn over a
+/// letter.
 fn is_unseen(c: char) -> bool {
     let is_hidden = matches!(
         HiddenChar::of(c),
@@ -176,7 +179,8 @@ fn is_styled(c: char) -> bool {
     is_form && c.is_alphabetic()
 }
 
-/// Returns a text with its letters as they look, without invisible characters, and with letters set apart joined.
+/// Returns a text with its letters as they look, without invisible characters, and with letters set apart
+/// joined.
 fn undo(text: &str) -> UndisguisedText {
     let chars = joined(plain_letters(text));
     let mut undone = UndisguisedText { text: String::with_capacity(text.len()), places: Vec::new() };
@@ -191,7 +195,8 @@ fn undo(text: &str) -> UndisguisedText {
     undone
 }
 
-/// Returns the characters of a text, each with its position, with look-alikes replaced in words that are partly Latin.
+/// Returns the characters of a text, each with its position, with look-alikes replaced in words that are
+/// partly Latin.
 fn plain_letters(text: &str) -> Vec<(usize, char)> {
     let mut chars = Vec::with_capacity(text.len());
     let is_of_word = |c: char| c.is_alphanumeric() || is_unseen(c);
@@ -279,8 +284,9 @@ pub fn flat(text: &str) -> Option<String> {
     Some(out)
 }
 
-/// Returns the runs of Base64 in a text that are long enough to hold a sentence, each with its range and its beginning. A run
-/// may go on in the next line. `tokens` are the text's [`token_runs`](crate::blocks::token_runs).
+/// Returns the runs of Base64 in a text that are long enough to hold a sentence, each with its range and its
+/// beginning. A run may go on in the next line. `tokens` are the text's
+/// [`token_runs`](crate::blocks::token_runs).
 pub fn base64_runs<'a>(
     text: &'a str,
     tokens: &'a [Range<usize>],

@@ -13,7 +13,8 @@ use tempfile::NamedTempFile;
 /// How often a lock held by another process is retried.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Refuses a file that may not be written: replacing it would work, because only its folder has to be writable.
+/// Refuses a file that may not be written: replacing it would work, because only its folder has to be
+/// writable.
 ///
 /// # Errors
 ///
@@ -29,8 +30,8 @@ pub fn ensure_writable(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces a file, or creates it and its folder, in one step: a reader sees the old content or the new, never a part.
-/// Only the owner can read the file. Blocks.
+/// Replaces a file, or creates it and its folder, in one step: a reader sees the old content or the new,
+/// never a part. Only the owner can read the file. Blocks.
 ///
 /// # Errors
 ///
@@ -40,7 +41,8 @@ pub fn replace_private(file: &Path, content: &[u8]) -> io::Result<()> {
     replace(file, content, None)
 }
 
-/// Replaces a file like [`replace_private`], but keeps its permissions. A new file gets the system's default permissions.
+/// Replaces a file like [`replace_private`], but keeps its permissions. A new file gets the system's default
+/// permissions.
 ///
 /// # Errors
 ///
@@ -60,8 +62,8 @@ fn replace(file: &Path, content: &[u8], permissions: Option<Permissions>) -> io:
     persist(beside, file, permissions)
 }
 
-/// Creates a temporary file in the folder of `file`, readable only by its owner. [`persist`] moves it into place; dropping
-/// it removes it.
+/// Creates a temporary file in the folder of `file`, readable only by its owner. [`persist`] moves it into
+/// place; dropping it removes it.
 ///
 /// # Errors
 ///
@@ -183,8 +185,8 @@ pub fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options
 }
 
-/// Opens a file for appending. Creates a missing file, accessible only to its owner. Refuses a pipe, device or folder, and
-/// never waits while opening one.
+/// Opens a file for appending. Creates a missing file, accessible only to its owner. Refuses a pipe, device
+/// or folder, and never waits while opening one.
 ///
 /// # Errors
 ///
@@ -202,7 +204,8 @@ pub fn lock_file(file: &Path) -> io::Result<File> {
     append_file(file)
 }
 
-/// Locks a file against other processes, waiting at most `patience`; closing the file releases the lock. Blocks.
+/// Locks a file against other processes, waiting at most `patience`; closing the file releases the lock.
+/// Blocks.
 ///
 /// # Errors
 ///

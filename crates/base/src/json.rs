@@ -1,5 +1,5 @@
-//! JSON as bytes, for callers that build no tree: whether bytes are JSON (RFC 8259), where an object's members are, and its
-//! strings.
+//! JSON as bytes, for callers that build no tree: whether bytes are JSON (RFC 8259), where an object's
+//! members are, and its strings.
 
 use std::ops::Range;
 
@@ -39,8 +39,8 @@ pub fn take_member(value: &mut Value, key: &str) -> Value {
     value.get_mut(key).map(Value::take).unwrap_or_default()
 }
 
-/// Checks that the bytes are one UTF-8 JSON value and nothing else. Returns an object's members in order, or `None` for any
-/// other value. Numbers may have any number of digits; a lone surrogate is not a string.
+/// Checks that the bytes are one UTF-8 JSON value and nothing else. Returns an object's members in order, or
+/// `None` for any other value. Numbers may have any number of digits; a lone surrogate is not a string.
 pub fn members(json: &[u8]) -> Result<Option<Vec<Member>>, JsonError> {
     if let Err(error) = std::str::from_utf8(json) {
         return Err(JsonError { what: "no UTF-8", at: error.valid_up_to() });
@@ -59,8 +59,9 @@ pub fn members(json: &[u8]) -> Result<Option<Vec<Member>>, JsonError> {
     }
 }
 
-/// Calls `look` with every string of valid JSON, keys included, and with the bytes behind the string, until `look` returns
-/// true. Returns whether it did. Bytes that are not UTF-8 count as such a string, because nobody can look into them.
+/// Calls `look` with every string of valid JSON, keys included, and with the bytes behind the string, until
+/// `look` returns true. Returns whether it did. Bytes that are not UTF-8 count as such a string, because
+/// nobody can look into them.
 pub fn any_text(json: &[u8], mut look: impl FnMut(&str, &[u8]) -> bool) -> bool {
     let Ok(json) = std::str::from_utf8(json) else { return true };
     let mut stops = JsonStops::new(json.as_bytes());
@@ -85,8 +86,8 @@ pub fn any_text(json: &[u8], mut look: impl FnMut(&str, &[u8]) -> bool) -> bool 
     }
 }
 
-/// Returns the string whose text begins at `begin`, and its end, behind the closing quote. `unescaped` has the text if there
-/// are escapes in it.
+/// Returns the string whose text begins at `begin`, and its end, behind the closing quote. `unescaped` has
+/// the text if there are escapes in it.
 fn text_at<'a>(
     json: &'a str,
     begin: usize,

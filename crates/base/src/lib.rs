@@ -1,5 +1,5 @@
-//! What every crate of Nonet may need: text, JSON as bytes, files, the time of day, the allocator, the environment, maps with
-//! shared contents, and searches in text. Knows nothing of Nonet.
+//! What every crate of Nonet may need: text, JSON as bytes, files, the time of day, the allocator, the
+//! environment, maps with shared contents, and searches in text. Knows nothing of Nonet.
 
 pub mod allocator;
 pub mod blocks;

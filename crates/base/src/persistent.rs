@@ -7,7 +7,8 @@ const BESIDE: (usize, usize) = (32, 64);
 /// The most items of one part of a list.
 const MOST_OF_PART: usize = 512;
 
-/// A hash map. A copy shares the original's entries and keeps its differences beside them until there are too many.
+/// A hash map. A copy shares the original's entries and keeps its differences beside them until there are too
+/// many.
 #[derive(Clone, Debug)]
 pub struct SharedMap<K, V> {
     shared: Arc<HashMap<K, V>>,

@@ -1,8 +1,8 @@
-//! Text for people and models: hidden characters cleaned, look-alike characters folded, long text truncated, and bytes as
-//! hexadecimal digits.
+//! Text for people and models: hidden characters cleaned, look-alike characters folded, long text truncated,
+//! and bytes as hexadecimal digits.
 //!
-//! All outside text (names, descriptions, errors, stderr, client names) goes through [`clean`] or [`line`] before a model, a
-//! log or a terminal sees it. Tool results do not: they pass through unchanged.
+//! All outside text (names, descriptions, errors, stderr, client names) goes through [`clean`] or [`line`]
+//! before a model, a log or a terminal sees it. Tool results do not: they pass through unchanged.
 
 use std::{borrow::Cow, fmt::Write};
 
@@ -11,7 +11,8 @@ use std::{borrow::Cow, fmt::Write};
 pub enum HiddenChar {
     /// A control character: a terminal obeys it, a log takes it for a line end.
     Control,
-    /// A mark, override or isolate of writing direction: text is displayed in another order than it is stored.
+    /// A mark, override or isolate of writing direction: text is displayed in another order than it is
+    /// stored.
     Direction,
     /// A zero-width space, or another character without a shape.
     Invisible,
@@ -76,13 +77,15 @@ fn is_plain(text: &str) -> bool {
         || hidden(text).next().is_none() && !text.contains('\r') && !text.starts_with('\u{feff}')
 }
 
-/// Whether a test holds for every byte. Tests a block of bytes at a time, which the compiler turns into a few instructions.
+/// Whether a test holds for every byte. Tests a block of bytes at a time, which the compiler turns into a few
+/// instructions.
 fn is_ascii_of(text: &str, is_allowed: impl Fn(u8) -> bool) -> bool {
     text.as_bytes().chunks(32).all(|block| block.iter().fold(true, |all, byte| all & is_allowed(*byte)))
 }
 
-/// Returns the hidden characters of a text, each with its position. Leaves out the ones that writing needs: a joiner between
-/// letters of a script or parts of an emoji, one selector after a character, the tags of flags.
+/// Returns the hidden characters of a text, each with its position. Leaves out the ones that writing needs: a
+/// joiner between letters of a script or parts of an emoji, one selector after a character, the tags of
+/// flags.
 pub fn hidden(text: &str) -> impl Iterator<Item = (usize, char, HiddenChar)> + '_ {
     let mut before = None;
     let mut flag_ends = 0;
@@ -115,8 +118,8 @@ pub fn hidden(text: &str) -> impl Iterator<Item = (usize, char, HiddenChar)> + '
     })
 }
 
-/// Returns a text of several lines with only its visible content: removes terminal escape sequences and invisible characters,
-/// escapes control characters, and unifies line ends.
+/// Returns a text of several lines with only its visible content: removes terminal escape sequences and
+/// invisible characters, escapes control characters, and unifies line ends.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if is_plain(text) {
         return Cow::Borrowed(text);
@@ -142,8 +145,9 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns a text of several lines in which nothing is hidden: control characters, invisible characters and marks that turn the
-/// direction of writing are escaped. For questions, whose answer may depend on such a character.
+/// Returns a text of several lines in which nothing is hidden: control characters, invisible characters and
+/// marks that turn the direction of writing are escaped. For questions, whose answer may depend on such a
+/// character.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if is_plain(text) {
         return Cow::Borrowed(text);
@@ -198,8 +202,8 @@ pub fn is_one_line(text: &str) -> bool {
     is_ascii_of(text, |byte| matches!(byte, b' '..=b'~'))
 }
 
-/// Returns a text as one line of at most `max` characters. Escapes line ends, control characters and invisible characters, so
-/// that two different names never look the same and no text starts a new line.
+/// Returns a text as one line of at most `max` characters. Escapes line ends, control characters and
+/// invisible characters, so that two different names never look the same and no text starts a new line.
 pub fn line(text: &str, max: usize) -> String {
     if text.len() <= max && is_one_line(text) {
         return text.into();
@@ -235,9 +239,10 @@ fn push_escaped(out: &mut String, c: char) {
     }
 }
 
-/// Returns a text with every character that looks like an ASCII character replaced by that character: full-width and styled
-/// forms, ligatures, and letters of other scripts that are drawn like Latin letters. Changes neither case nor any other
-/// character, so a text in Cyrillic or Greek becomes a mixture: fold both sides of a comparison, and show neither.
+/// Returns a text with every character that looks like an ASCII character replaced by that character:
+/// full-width and styled forms, ligatures, and letters of other scripts that are drawn like Latin letters.
+/// Changes neither case nor any other character, so a text in Cyrillic or Greek becomes a mixture: fold both
+/// sides of a comparison, and show neither.
 pub fn fold_confusables(text: &str) -> Cow<'_, str> {
     let is_folded = |c: char| c.is_ascii() || twin(c).is_none() && ligature(c).is_none();
     let Some(first) = text.find(|c| !is_folded(c)) else { return Cow::Borrowed(text) };

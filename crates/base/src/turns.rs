@@ -1,7 +1,8 @@
 //! Fair turns: a number of slots, and a queue in which owners take turns.
 //!
-//! Each owner has a lane of waiting work, and a free slot goes to the next lane. So an owner with sixty waiting calls delays
-//! another owner by one call. This room knows numbers of owners, but not what is done in a slot.
+//! Each owner has a lane of waiting work, and a free slot goes to the next lane. So an owner with sixty
+//! waiting calls delays another owner by one call. This room knows numbers of owners, but not what is done in
+//! a slot.
 
 use std::{
     collections::VecDeque,

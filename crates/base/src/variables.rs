@@ -1,12 +1,13 @@
 //! The process's environment, and the variables removed from it at the start.
 //!
-//! A gateway reads `${TOKEN}` again at each reload, but no child process should inherit the token by accident. So the
-//! variables are copied once, and the ones meant only for servers are removed from the process's own environment.
+//! A gateway reads `${TOKEN}` again at each reload, but no child process should inherit the token by
+//! accident. So the variables are copied once, and the ones meant only for servers are removed from the
+//! process's own environment.
 
 use std::{ffi::OsString, sync::OnceLock};
 
-/// The variable by which a gateway finds what a server without a sandbox has started. A program that outlives its starter on
-/// purpose is started without it.
+/// The variable by which a gateway finds what a server without a sandbox has started. A program that outlives
+/// its starter on purpose is started without it.
 pub const STARTED_BY: &str = "NONET_STARTED_BY";
 
 /// All variables at the start, once some are hidden.
@@ -32,8 +33,8 @@ pub fn all() -> Vec<(OsString, OsString)> {
     }
 }
 
-/// Copies all variables for [`var`] and [`all`], and removes from the process those that `stays` rejects by name and value.
-/// Only for the beginning of `main`: does nothing if the process has a second thread.
+/// Copies all variables for [`var`] and [`all`], and removes from the process those that `stays` rejects by
+/// name and value. Only for the beginning of `main`: does nothing if the process has a second thread.
 #[expect(unsafe_code, reason = "removing a variable has no safe form; see SAFETY below")]
 pub fn hide(stays: impl Fn(&str, &str) -> bool) {
     if !is_single_threaded() || ALL.set(std::env::vars_os().collect()).is_err() {

@@ -1,8 +1,9 @@
 //! Finds many words in a text at once.
 //!
-//! An automaton takes a step per byte, and each step waits for the previous one. This search looks only at every second place:
-//! whether the four bytes there are in any word. To be found at either of two neighbouring places, a word needs five bytes,
-//! of which the rarest in ordinary texts are taken. The places that pass are rare; there the words are compared.
+//! An automaton takes a step per byte, and each step waits for the previous one. This search looks only at
+//! every second place: whether the four bytes there are in any word. To be found at either of two
+//! neighbouring places, a word needs five bytes, of which the rarest in ordinary texts are taken. The places
+//! that pass are rare; there the words are compared.
 
 use std::ops::Range;
 
@@ -128,7 +129,8 @@ impl WordFinder {
         Self { words, filter, grams, index, short }
     }
 
-    /// Calls `found` with the number and range of every occurrence of a word, overlapping ones too, ordered by their ends.
+    /// Calls `found` with the number and range of every occurrence of a word, overlapping ones too, ordered
+    /// by their ends.
     pub fn find(&self, text: &[u8], found: &mut dyn FnMut(usize, Range<usize>)) {
         let (mut hits, is_ascii) = (Vec::new(), text.is_ascii());
         let mut at = 0;
@@ -207,7 +209,8 @@ const COMMON: &[u8] = b"the the the the of and to in a is that for it as was wit
     read key list file call tool code test data text config section nation action station mention question moment able ever \
     ";
 
-/// Returns the five bytes of a word that are rarest in ordinary texts, and their place; `None` if there are not as many.
+/// Returns the five bytes of a word that are rarest in ordinary texts, and their place; `None` if there are
+/// not as many.
 fn rarest(word: &[u8]) -> Option<(i8, [u8; GRAM + 1])> {
     let is_common = |gram: &[u8]| memmem::find_iter(COMMON, &gram.to_ascii_lowercase()).count();
     let weight = |window: &[u8]| {

@@ -15,7 +15,8 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// Returns whether an address is in the range. An IPv4 address in its IPv6 form counts as the IPv4 address.
+    /// Returns whether an address is in the range. An IPv4 address in its IPv6 form counts as the IPv4
+    /// address.
     pub fn contains(&self, address: IpAddr) -> bool {
         begins(self.first, self.bits) == begins(address.to_canonical(), self.bits)
     }

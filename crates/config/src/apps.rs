@@ -1,7 +1,7 @@
 //! `[apps.ID]`: a tool under another name, a workflow of steps, or a model with tools.
 //!
-//! [`AppTable`] is the table as written and the source of its JSON Schema; [`App`] is the checked form. `check` lets
-//! [`crate::workflow`] check the steps.
+//! [`AppTable`] is the table as written and the source of its JSON Schema; [`App`] is the checked form.
+//! `check` lets [`crate::workflow`] check the steps.
 
 use std::time::Duration;
 
@@ -183,8 +183,8 @@ impl Step {
     }
 }
 
-/// One step of a workflow, as written: it calls a `tool`, runs another `app`, asks the user (`ask`), or computes a value
-/// (`filter`).
+/// One step of a workflow, as written: it calls a `tool`, runs another `app`, asks the user (`ask`), or
+/// computes a value (`filter`).
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct StepTable {
@@ -206,19 +206,20 @@ pub(super) struct StepTable {
     /// A question to the user, instead of a tool. The step's value is the answer: `{{ID.answer}}`.
     #[schemars(example = json!({ "question": "Which one?", "choices": ["red", "blue"] }))]
     pub ask: Option<Ask>,
-    /// A jq filter over `{input, steps}`, instead of a tool: its output is the step's value. It waits for the steps that it names.
+    /// A jq filter over `{input, steps}`, instead of a tool: its output is the step's value. It waits for the
+    /// steps that it names.
     #[schemars(extend("format" = "jq-filter"), example = &"[.steps.step1[] | .price * .count] | add")]
     pub filter: Option<String>,
     /// Steps that must be done before this one. A template or a `when` that names a step waits for it anyway.
     #[schemars(example = json!(["step1"]))]
     pub after: Vec<String>,
-    /// A jq filter over `{input, steps}`. Does it give only `false`, `null` and empty lists, or nothing, the step is skipped, and
-    /// its value is `null`. `.steps` has the steps that this one waits for. With `for_each`, a filter that reads `.item` decides
-    /// for each item.
+    /// A jq filter over `{input, steps}`. Does it give only `false`, `null` and empty lists, or nothing, the
+    /// step is skipped, and its value is `null`. `.steps` has the steps that this one waits for. With
+    /// `for_each`, a filter that reads `.item` decides for each item.
     #[schemars(extend("format" = "jq-filter"), example = &".steps.step1.total > 0")]
     pub when: Option<String>,
-    /// A template of a list: the step is done for each item, `{{item}}` at `{{index}}` (from 0), and its value is the list of the
-    /// values.
+    /// A template of a list: the step is done for each item, `{{item}}` at `{{index}}` (from 0), and its
+    /// value is the list of the values.
     #[schemars(extend("type" = ["string", "array"]), example = &"{{step1.rows}}")]
     pub for_each: Option<Value>,
     /// How many items are done at a time. Calls that change something go one at a time anyway.
@@ -247,7 +248,8 @@ pub struct RetryRule {
     /// How often at most.
     #[schemars(range(min = 1, max = 10))]
     pub times: usize,
-    /// The pause before the first time; each further one is twice as long. What the fault asks for is kept too.
+    /// The pause before the first time; each further one is twice as long. What the fault asks for is kept
+    /// too.
     #[serde(with = "time")]
     #[schemars(schema_with = "time::schema")]
     pub wait: Duration,
@@ -355,14 +357,15 @@ pub(super) struct AppTable {
     /// A template of the workflow's output: a text, or a table of texts.
     #[schemars(extend("type" = ["string", "object", "array"]), example = &"{{step2}}")]
     pub output: Option<Value>,
-    /// A model that works on the input with tools: an endpoint that speaks OpenAI's chat completions, or `"client"` for the
-    /// client's own model (sampling).
+    /// A model that works on the input with tools: an endpoint that speaks OpenAI's chat completions, or
+    /// `"client"` for the client's own model (sampling).
     #[schemars(schema_with = "model_schema")]
     pub model: Option<AppModel>,
     /// What the model is told before the input.
     #[schemars(example = &"You answer in one sentence.")]
     pub system: String,
-    /// The tools that the model may call: patterns on full names (`server.tool`). Tools that need approval are refused.
+    /// The tools that the model may call: patterns on full names (`server.tool`). Tools that need approval
+    /// are refused.
     #[schemars(example = json!(["files.read_*"]))]
     pub allowed_tools: Globs,
     /// How many times the model may answer; each answer may call several tools.
@@ -383,8 +386,8 @@ fn max_turns() -> usize {
 }
 
 impl AppTable {
-    /// Returns the checked form, with every step named. `check` has made sure that there is exactly one of `tool`, `steps` and
-    /// `model`.
+    /// Returns the checked form, with every step named. `check` has made sure that there is exactly one of
+    /// `tool`, `steps` and `model`.
     pub(crate) fn into_app(self) -> App {
         let kind = match (self.tool, self.model) {
             (Some(tool), _) => AppKind::Tool { tool },

@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Secret;
 
-/// The audit log: `[audit]`. With this table, even an empty one, each call has a line in a file that only grows, and each
-/// line has the hash of the line before (`nonet audit verify`).
+/// The audit log: `[audit]`. With this table, even an empty one, each call has a line in a file that only
+/// grows, and each line has the hash of the line before (`nonet audit verify`).
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditSettings {
-    /// The folder of the files: absolute, with `~/`, or relative to this file. Default: `audit` in Nonet's state folder.
+    /// The folder of the files: absolute, with `~/`, or relative to this file. Default: `audit` in Nonet's
+    /// state folder.
     #[schemars(with = "Option<String>", length(min = 1), example = &"audit")]
     pub folder: Option<PathBuf>,
     /// The most bytes that the files of one gateway take; the oldest file goes first.
@@ -22,8 +23,8 @@ pub struct AuditSettings {
     pub sync: AuditSync,
     /// Whether lines have the params of the calls, with secrets masked, beside their hash.
     pub params: bool,
-    /// The key of the chain: each hash is then an HMAC-SHA-256, which whoever can only write the files cannot make. At least 16
-    /// characters; all gateways of a folder, and `nonet audit verify`, need the same.
+    /// The key of the chain: each hash is then an HMAC-SHA-256, which whoever can only write the files cannot
+    /// make. At least 16 characters; all gateways of a folder, and `nonet audit verify`, need the same.
     #[schemars(with = "Option<String>", length(min = 16), example = &"${AUDIT_KEY}")]
     pub key: Option<Secret>,
     /// What happens to calls while lines cannot be written.

@@ -103,7 +103,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Checks a REST service: it has an address, signs in only as configured, and its endpoints are valid requests.
+    /// Checks a REST service: it has an address, signs in only as configured, and its endpoints are valid
+    /// requests.
     fn rest(&mut self, pointer: &str, server: &Map<String, Value>) {
         let has = |key: &str| server.contains_key(key);
         if has("oauth") && !has("base_url") {
@@ -231,8 +232,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Checks that names in categories and profiles exist in the file. A faulty entry counts as existing: one fault is
-    /// enough.
+    /// Checks that names in categories and profiles exist in the file. A faulty entry counts as existing: one
+    /// fault is enough.
     fn categories_and_profiles(&mut self) {
         let servers = self.names("servers");
         let categories = self.names("categories");
@@ -258,8 +259,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Checks that each token, which identifies a client, occurs only once. All places of a duplicate get the fault: none of
-    /// them is known to be the right one.
+    /// Checks that each token, which identifies a client, occurs only once. All places of a duplicate get the
+    /// fault: none of them is known to be the right one.
     fn tokens(&mut self) {
         let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         let owners = self.entries("profiles").into_iter().map(|(pointer, _)| pointer);
@@ -316,7 +317,8 @@ impl<'a> Checker<'a> {
         self.steps(pointer, steps.map_or(&[][..], Vec::as_slice), app.get("output"));
     }
 
-    /// Checks that the steps form a plan, as [`workflow`] defines it, and that the output refers only to them.
+    /// Checks that the steps form a plan, as [`workflow`] defines it, and that the output refers only to
+    /// them.
     fn steps(&mut self, pointer: &str, steps: &[Value], output: Option<&Value>) {
         let written = |step: &Value| Some(step.get("id")?.as_str()?.to_string()).filter(|id| !id.is_empty());
         let id = |(at, step): (usize, &Value)| written(step).unwrap_or_else(|| default_id(at));
@@ -396,7 +398,8 @@ impl<'a> Checker<'a> {
         self.rules(pointer, ask, &rules::ASK);
     }
 
-    /// Checks that nested apps form no cycle, are not nested too deep, and that only the outermost one asks the user.
+    /// Checks that nested apps form no cycle, are not nested too deep, and that only the outermost one asks
+    /// the user.
     fn apps_in_apps(&mut self) {
         let apps = self.entries("apps");
         let known = self.names("apps");
@@ -581,8 +584,8 @@ impl<'a> AppGraph<'a> {
         None
     }
 
-    /// Returns the start of the longest chain of apps from this one, of at most `most` apps. Proceeds level by level, so
-    /// apps on many paths cost nothing extra.
+    /// Returns the start of the longest chain of apps from this one, of at most `most` apps. Proceeds level
+    /// by level, so apps on many paths cost nothing extra.
     fn deepest(&self, from: &'a str, most: usize) -> Vec<&'a str> {
         let mut depths = vec![BTreeMap::from([(from, from)])];
         while depths.len() < most {

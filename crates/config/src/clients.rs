@@ -1,4 +1,5 @@
-//! `[clients.NAME]`: the limits of MCP clients. A table of known clients is built in (`clients.toml` beside this file).
+//! `[clients.NAME]`: the limits of MCP clients. A table of known clients is built in (`clients.toml` beside
+//! this file).
 
 use std::{collections::BTreeMap, path::Path, sync::LazyLock, time::Duration};
 
@@ -29,7 +30,8 @@ pub struct ClientSettings {
     /// The largest result in bytes that the client reads whole.
     #[schemars(range(min = 1_000, max = 1_000_000_000), example = 50_000)]
     pub max_result_bytes: Option<usize>,
-    /// The longest tool description in characters that the client reads whole; longer descriptions are cut in the list.
+    /// The longest tool description in characters that the client reads whole; longer descriptions are cut in
+    /// the list.
     #[schemars(range(min = 100, max = 1_000_000), example = 2_048)]
     pub max_description: Option<usize>,
     /// `false`: the client shows no forms, even if it claims support.
@@ -96,8 +98,8 @@ pub(super) fn joined(own: BTreeMap<String, ClientSettings>) -> BTreeMap<String, 
 }
 
 impl Config {
-    /// Returns the limits of the client with this name (`clientInfo.name`). `[gateway]` takes precedence over the table. If
-    /// several entries match, the longest pattern wins.
+    /// Returns the limits of the client with this name (`clientInfo.name`). `[gateway]` takes precedence over
+    /// the table. If several entries match, the longest pattern wins.
     pub fn limits(&self, client: &str) -> ClientLimits {
         let name = client.to_lowercase();
         let length = |client: &ClientSettings| client.matches.patterns().iter().map(String::len).max();

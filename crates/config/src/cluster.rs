@@ -9,15 +9,16 @@ use serde::Deserialize;
 
 use super::{Secret, values::time};
 
-/// One gateway on several machines: `[cluster]`. Replicas with the same Redis and `prefix` share results, tasks, notices, schedules,
-/// watches, facts, approvals, and what searches led to. They have the same file.
+/// One gateway on several machines: `[cluster]`. Replicas with the same Redis and `prefix` share results,
+/// tasks, notices, schedules, watches, facts, approvals, and what searches led to. They have the same file.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterSettings {
-    /// The Redis 7 or Valkey 8 that has what the replicas share, by `redis://`, or by `rediss://` with TLS: one node, or a list of
-    /// nodes of a Redis Cluster, or, with `sentinel`, of Sentinels.
+    /// The Redis 7 or Valkey 8 that has what the replicas share, by `redis://`, or by `rediss://` with TLS:
+    /// one node, or a list of nodes of a Redis Cluster, or, with `sentinel`, of Sentinels.
     pub redis: RedisAddresses,
-    /// The name by which Sentinels know the node. `redis` then lists the Sentinels, with the node's user, password and database.
+    /// The name by which Sentinels know the node. `redis` then lists the Sentinels, with the node's user,
+    /// password and database.
     #[serde(default)]
     #[schemars(length(min = 1, max = 100), example = &"mymaster")]
     pub sentinel: Option<String>,
@@ -33,13 +34,14 @@ pub struct ClusterSettings {
     #[serde(default)]
     #[schemars(length(min = 1, max = 100), example = &"${POD_NAME}")]
     pub name: Option<String>,
-    /// Where the other replicas reach this one. Default: the address that it listens on; if that is every address of the machine, the one
-    /// by which Redis sees it.
+    /// Where the other replicas reach this one. Default: the address that it listens on; if that is every
+    /// address of the machine, the one by which Redis sees it.
     #[serde(default)]
     #[schemars(with = "Option<String>", extend("format" = "http-origin"), example = &"http://${POD_IP}:8931")]
     pub address: Option<ReplicaAddress>,
-    /// What this replica has that others may not, such as a GPU or a licence: servers with `placement = "label:NAME"` run on replicas
-    /// with their label. The file is the same everywhere, so a label that is not everywhere comes from the environment.
+    /// What this replica has that others may not, such as a GPU or a licence: servers with
+    /// `placement = "label:NAME"` run on replicas with their label. The file is the same everywhere, so a
+    /// label that is not everywhere comes from the environment.
     #[serde(default)]
     #[schemars(length(max = 32), example = serde_json::json!(["${NODE_LABEL}"]))]
     pub labels: Vec<String>,

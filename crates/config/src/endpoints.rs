@@ -31,7 +31,8 @@ pub struct Endpoint {
     #[serde(default)]
     #[schemars(schema_with = "header_schema")]
     pub header: Vec<String>,
-    /// Params that make the JSON body. Other params of `input_schema` go there too, with GET, HEAD and DELETE into the query.
+    /// Params that make the JSON body. Other params of `input_schema` go there too, with GET, HEAD and DELETE
+    /// into the query.
     #[serde(default)]
     #[schemars(example = json!(["title"]))]
     pub body: Vec<String>,

@@ -24,7 +24,8 @@ impl ValueSources<'_> {
     pub const NONE: ValueSources<'static> =
         ValueSources { env: &|_| None, keyring: &|_| Err(keyring::Error::Missing(String::new())) };
 
-    /// Runs `read` with this process's environment and this system's keyring, which nobody may be there to unlock.
+    /// Runs `read` with this process's environment and this system's keyring, which nobody may be there to
+    /// unlock.
     pub fn of_this_machine<T>(read: impl FnOnce(ValueSources<'_>) -> T) -> T {
         let keyring = Keyring::system(keyring::UNATTENDED);
         read(ValueSources { env: &variables::var, keyring: &|name| keyring.get(name) })
@@ -62,8 +63,8 @@ impl ExpandError {
     }
 }
 
-/// Returns the text with its variables expanded, or every fault. As in a shell, a default applies if the variable is empty or
-/// unset. Values are not expanded recursively.
+/// Returns the text with its variables expanded, or every fault. As in a shell, a default applies if the
+/// variable is empty or unset. Values are not expanded recursively.
 pub(super) fn expand(text: &str, sources: ValueSources) -> Result<String, Vec<ExpandError>> {
     let mut troubles = Vec::new();
     let mut expanded = String::new();

@@ -1,6 +1,7 @@
 //! Faults of a configuration: place, problem and remedy.
 //!
-//! The file's author reads them. A fault never contains a secret: no expanded text, and no value of `env` or `headers`.
+//! The file's author reads them. A fault never contains a secret: no expanded text, and no value of `env` or
+//! `headers`.
 
 use std::{fmt, io, path::PathBuf};
 
@@ -19,7 +20,8 @@ pub struct ConfigFault {
     pub message: String,
     /// The remedy: one sentence or more.
     pub remedy: String,
-    /// The entry or key that is left out (`servers.files`, `gateway.colour`). None: the whole file is unusable.
+    /// The entry or key that is left out (`servers.files`, `gateway.colour`). None: the whole file is
+    /// unusable.
     pub entry: Option<String>,
 }
 

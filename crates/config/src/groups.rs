@@ -1,4 +1,5 @@
-//! `[gateway]`, `[categories.NAME]`, `[profiles.NAME]` and `[policies.NAME]`: what is shown, to whom, and how.
+//! `[gateway]`, `[categories.NAME]`, `[profiles.NAME]` and `[policies.NAME]`: what is shown, to whom, and
+//! how.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -28,24 +29,27 @@ pub struct GatewaySettings {
     /// Tools to list beside the meta-tools in every mode: names, or patterns on full names (`server.tool`).
     #[schemars(example = json!(["filesystem.read_*"]))]
     pub pinned: Globs,
-    /// Bearer tokens with full access over HTTP. As soon as there is any token, here or in a profile, every request over
-    /// HTTP needs one.
+    /// Bearer tokens with full access over HTTP. As soon as there is any token, here or in a profile, every
+    /// request over HTTP needs one.
     #[schemars(example = json!(["${ADMIN_TOKEN}"]))]
     pub tokens: Vec<BearerToken>,
-    /// Patterns on full names (`server.tool`) with a number from -10 to 10 that raises or lowers these tools in searches.
+    /// Patterns on full names (`server.tool`) with a number from -10 to 10 that raises or lowers these tools
+    /// in searches.
     pub priorities: Priorities,
-    /// Variables of Nonet's environment that every server inherits, besides the usual ones: names and patterns.
+    /// Variables of Nonet's environment that every server inherits, besides the usual ones: names and
+    /// patterns.
     #[schemars(schema_with = "super::servers::inherit_env_schema")]
     pub inherit_env: Globs,
-    /// What happens when a server changes a definition that was trusted: a tool, a prompt, or its instructions. With `hold`
-    /// and `deny`, a new tool of a known server counts as a change.
+    /// What happens when a server changes a definition that was trusted: a tool, a prompt, or its
+    /// instructions. With `hold` and `deny`, a new tool of a known server counts as a change.
     pub on_change: OnChange,
     /// What happens when a server is seen for the first time.
     pub new_servers: NewServers,
     /// Who can approve what needs the user's approval.
     pub approve_by: ApproveBy,
-    /// The address that is asked for approvals where `approve_by` is `user`. It gets each question as a JSON object, and
-    /// answers `{"decision": "allow"}` or `{"decision": "deny"}`, at once or later at the `answer_url` of the question.
+    /// The address that is asked for approvals where `approve_by` is `user`. It gets each question as a JSON
+    /// object, and answers `{"decision": "allow"}` or `{"decision": "deny"}`, at once or later at the
+    /// `answer_url` of the question.
     pub approve_webhook: Option<ApprovalHook>,
     /// The `sandbox` of every server that is a program and has no key of its own.
     #[schemars(schema_with = "sandbox::schema")]
@@ -57,8 +61,8 @@ pub struct GatewaySettings {
     #[serde(deserialize_with = "time::option::deserialize")]
     #[schemars(schema_with = "time::schema")]
     pub soft_deadline: Option<Duration>,
-    /// The largest result in bytes that is returned whole; a larger result is kept and previewed. Default: the client's
-    /// limit, else 100,000.
+    /// The largest result in bytes that is returned whole; a larger result is kept and previewed. Default:
+    /// the client's limit, else 100,000.
     #[schemars(range(min = 1_000, max = 1_000_000_000), example = 100_000)]
     pub max_result_bytes: Option<usize>,
     /// How long large results and task results are kept on this machine.
@@ -68,23 +72,25 @@ pub struct GatewaySettings {
     /// The most bytes of results to keep; the oldest go first.
     #[schemars(range(min = 1_000_000, max = 1_000_000_000_000_u64))]
     pub keep_results_bytes: u64,
-    /// Whether searches learn from the calls that follow, and figures of calls are kept. The data stays in the store on this
-    /// machine.
+    /// Whether searches learn from the calls that follow, and figures of calls are kept. The data stays in
+    /// the store on this machine.
     pub learn: bool,
-    /// Whether clients can ask Nonet to remember facts, a goal and tasks. They stay in the store on this machine.
+    /// Whether clients can ask Nonet to remember facts, a goal and tasks. They stay in the store on this
+    /// machine.
     pub memory: bool,
     /// Whether clients can schedule calls, apps and reminders. While it is `false`, what is scheduled waits.
     pub scheduler: bool,
     /// Whether clients can watch the results of tools. While it is `false`, no watch makes a check.
     pub watchers: bool,
-    /// Whether clients can add servers while Nonet runs, with `gateway.add_server`. The user approves each one.
+    /// Whether clients can add servers while Nonet runs, with `gateway.add_server`. The user approves each
+    /// one.
     pub allow_runtime_servers: bool,
     /// What happens to secrets in params and answers: those of this file, keys by their form, card numbers.
     pub leaks: OnLeak,
     /// What happens to text in answers that reads like instructions to a model.
     pub injections: OnInjection,
-    /// Whether all clients on this machine share one gateway with one set of servers. The first client starts the gateway in
-    /// this file's folder, with that client's environment.
+    /// Whether all clients on this machine share one gateway with one set of servers. The first client starts
+    /// the gateway in this file's folder, with that client's environment.
     pub shared: bool,
     /// How long a shared gateway waits for the next client after the last one has left.
     #[serde(with = "time")]
@@ -92,8 +98,8 @@ pub struct GatewaySettings {
     pub shared_grace: Duration,
     /// Whether the gateway has a page, for this machine only: at `/ui` over HTTP, and for `nonet ui`.
     pub page: bool,
-    /// Whether the page can show the params and results of the latest 200 calls, without secrets. They stay in memory: 64 kB of
-    /// each, 4 MB in all.
+    /// Whether the page can show the params and results of the latest 200 calls, without secrets. They stay
+    /// in memory: 64 kB of each, 4 MB in all.
     pub keep_calls: bool,
     /// Host names besides localhost that HTTP clients may use for this gateway.
     #[schemars(example = json!(["nonet.example.com"]))]
@@ -101,18 +107,19 @@ pub struct GatewaySettings {
     /// Web origins that may use this gateway from a browser.
     #[schemars(example = json!(["https://app.example.com"]))]
     pub allowed_origins: Vec<String>,
-    /// Addresses and ranges of proxies whose header `Forwarded` or `X-Forwarded-For` names the client. Its address then counts
-    /// for `connections` in `[limits]`, with each request in flight as one connection.
+    /// Addresses and ranges of proxies whose header `Forwarded` or `X-Forwarded-For` names the client. Its
+    /// address then counts for `connections` in `[limits]`, with each request in flight as one connection.
     #[schemars(schema_with = "addresses::schema")]
     pub trusted_proxies: Vec<AddressRange>,
-    /// `true`: if this file has no tokens, clients over HTTP need none, at any address. Whoever reaches the address can do
-    /// everything. By default they need the token that Nonet makes for this machine's user, on loopback addresses only.
+    /// `true`: if this file has no tokens, clients over HTTP need none, at any address. Whoever reaches the
+    /// address can do everything. By default they need the token that Nonet makes for this machine's user, on
+    /// loopback addresses only.
     pub allow_without_tokens: bool,
-    /// Where notices for people go: ended tasks, watches, reminders, scheduled runs, sign-ins that are needed. Each notice is
-    /// a JSON object, posted to `webhook` or written to the stdin of `command`.
+    /// Where notices for people go: ended tasks, watches, reminders, scheduled runs, sign-ins that are
+    /// needed. Each notice is a JSON object, posted to `webhook` or written to the stdin of `command`.
     pub notify: Option<Outlet>,
-    /// How many calls of servers' tools may be made in all: `"60/m"`, also per `s` and `h`, and with `burst 10` how many of
-    /// them at once.
+    /// How many calls of servers' tools may be made in all: `"60/m"`, also per `s` and `h`, and with
+    /// `burst 10` how many of them at once.
     pub rate: Option<Rate>,
     /// How many calls of servers' tools each bearer token may make.
     pub token_rate: Option<Rate>,
@@ -136,7 +143,8 @@ pub enum ApproveBy {
     /// The user, through the model where the client has no forms.
     #[default]
     Chat,
-    /// The user only: in a form of the client, on the live page, with `nonet approve`, or by `approve_webhook`.
+    /// The user only: in a form of the client, on the live page, with `nonet approve`, or by
+    /// `approve_webhook`.
     User,
 }
 
@@ -163,8 +171,8 @@ pub struct Outlet {
     /// Headers sent with each request to `webhook`.
     #[schemars(schema_with = "super::servers::headers_schema")]
     pub headers: BTreeMap<String, Secret>,
-    /// The program that gets each notice on stdin, and its arguments. It runs once for each notice, with the environment of
-    /// a server.
+    /// The program that gets each notice on stdin, and its arguments. It runs once for each notice, with the
+    /// environment of a server.
     #[schemars(with = "Vec<String>", length(min = 1), example = json!(["~/bin/tell-me"]))]
     pub command: Vec<Secret>,
 }
@@ -273,26 +281,27 @@ pub struct Profile {
     pub tokens: Vec<BearerToken>,
     /// Other figures than those of `[quotas]`, for each token or session of this profile.
     pub quotas: QuotaSettings,
-    /// Patterns on full names with a number from -10 to 10 that raises or lowers these tools in searches; they take
-    /// precedence over `[gateway]`'s.
+    /// Patterns on full names with a number from -10 to 10 that raises or lowers these tools in searches;
+    /// they take precedence over `[gateway]`'s.
     pub priorities: Priorities,
-    /// How many calls of servers' tools all clients of the profile may make together: `"60/m"`, `"5/s burst 1"`.
+    /// How many calls of servers' tools all clients of the profile may make together: `"60/m"`,
+    /// `"5/s burst 1"`.
     pub rate: Option<Rate>,
     /// How many each bearer token of the profile may make, instead of `[gateway]`'s `token_rate`.
     pub token_rate: Option<Rate>,
 }
 
 impl Profile {
-    /// Whether the profile shows only particular categories, servers, tags or patterns. `allow` restricts on its own; with
-    /// `only`, it adds to the remaining tools.
+    /// Whether the profile shows only particular categories, servers, tags or patterns. `allow` restricts on
+    /// its own; with `only`, it adds to the remaining tools.
     pub fn is_limited(&self) -> bool {
         let allows = !self.allow.is_empty() && self.only.is_none();
         !self.categories.is_empty() || !self.tags.is_empty() || allows
     }
 }
 
-/// What happens when certain tools are called: `[policies.NAME]`. A policy applies to a tool if its name matches `tools` (if
-/// set) and its risk is at least `risk` (if set).
+/// What happens when certain tools are called: `[policies.NAME]`. A policy applies to a tool if its name
+/// matches `tools` (if set) and its risk is at least `risk` (if set).
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRule {
@@ -322,8 +331,9 @@ impl PolicyRule {
         named.collect()
     }
 
-    /// Returns the policy of something with a name and a risk, and the key that decides it: a policy that names it, else its
-    /// server's, else one for its risk; the strictest of several. A policy that names another spelling can only be stricter.
+    /// Returns the policy of something with a name and a risk, and the key that decides it: a policy that
+    /// names it, else its server's, else one for its risk; the strictest of several. A policy that names
+    /// another spelling can only be stricter.
     pub fn decided(
         policies: &BTreeMap<String, PolicyRule>,
         (server, of_server): (&str, Option<Policy>),
@@ -342,8 +352,8 @@ impl PolicyRule {
         Self::raised(exact, policies, risk, is_caught_by)
     }
 
-    /// Returns the policy of a rule that names something under another spelling, with the rule's key, if it is stricter than the
-    /// policy of the exact name. `is_caught` says whether patterns match a spelling.
+    /// Returns the policy of a rule that names something under another spelling, with the rule's key, if it
+    /// is stricter than the policy of the exact name. `is_caught` says whether patterns match a spelling.
     fn raised(
         exact: (Policy, String),
         policies: &BTreeMap<String, PolicyRule>,
@@ -356,8 +366,8 @@ impl PolicyRule {
         }
     }
 
-    /// Returns the strictest policy for this risk, with its name: among the policies that name tools if `by_name`, else among
-    /// those for all tools. `is_named` says whether patterns match.
+    /// Returns the strictest policy for this risk, with its name: among the policies that name tools if
+    /// `by_name`, else among those for all tools. `is_named` says whether patterns match.
     pub fn strictest(
         policies: &BTreeMap<String, PolicyRule>,
         by_name: bool,

@@ -1,8 +1,8 @@
-//! Secrets in the keyring of the user's system: macOS's Keychain, Windows's Credential Manager, elsewhere a Secret
-//! Service such as GNOME Keyring or KWallet.
+//! Secrets in the keyring of the user's system: macOS's Keychain, Windows's Credential Manager, elsewhere a
+//! Secret Service such as GNOME Keyring or KWallet.
 //!
-//! Knows names and texts, not their purpose. A locked keyring asks its user, who may be absent, so every access runs on
-//! its own thread, within a time limit.
+//! Knows names and texts, not their purpose. A locked keyring asks its user, who may be absent, so every
+//! access runs on its own thread, within a time limit.
 
 use std::{
     env,
@@ -61,7 +61,8 @@ impl Error {
     }
 }
 
-/// Access to a keyring for one task, such as reading a configuration. The time limit covers all accesses together.
+/// Access to a keyring for one task, such as reading a configuration. The time limit covers all accesses
+/// together.
 #[derive(Clone)]
 pub struct Keyring {
     shared: Arc<KeyringState>,
@@ -135,7 +136,8 @@ impl Keyring {
         });
         let rest = limit.checked_sub(begun.elapsed()).ok_or_else(late);
         *left = match &result {
-            // Ask the user once, not for each secret. macOS asks for each, and the user may refuse a single one.
+            // Ask the user once, not for each secret. macOS asks for each, and the user may refuse a single
+            // one.
             Err(error @ Error::Locked(_)) if cfg!(not(target_os = "macos")) => Err(error.clone()),
             _ => rest,
         };

@@ -34,8 +34,8 @@ impl UnusableEntry {
         messages.into_iter().collect::<Vec<_>>().join("; ")
     }
 
-    /// Returns the values that the entry needs and does not have, by name: whether each is a secret of the keyring, rather than
-    /// a variable.
+    /// Returns the values that the entry needs and does not have, by name: whether each is a secret of the
+    /// keyring, rather than a variable.
     pub fn missing(&self) -> BTreeMap<&str, bool> {
         let variables = self.faults.iter().flat_map(ConfigFault::unset_variables).map(|name| (name, false));
         let secrets = self.faults.iter().flat_map(ConfigFault::absent_secrets).map(|name| (name, true));

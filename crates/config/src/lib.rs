@@ -1,9 +1,9 @@
 //! `servers.toml`: reads it, checks everything, and returns a [`Config`] or every fault at once.
 //!
-//! The types are the source of truth. Their JSON Schema (also printed by `nonet schema`) validates a file; serde reads
-//! what remains valid. The pipeline: `read` (TOML to JSON with line numbers; `${VAR}`, `${keyring:NAME}`) -> `explain`
-//! and `check` (faults) -> faulty entries removed -> types. This room touches only the file and the `secrets.env` beside
-//! it: no network, no process. The keyring is the caller's.
+//! The types are the source of truth. Their JSON Schema (also printed by `nonet schema`) validates a file;
+//! serde reads what remains valid. The pipeline: `read` (TOML to JSON with line numbers; `${VAR}`,
+//! `${keyring:NAME}`) -> `explain` and `check` (faults) -> faulty entries removed -> types. This room touches
+//! only the file and the `secrets.env` beside it: no network, no process. The keyring is the caller's.
 
 mod addresses;
 mod apps;
@@ -117,7 +117,8 @@ pub struct Config {
     pub audit: Option<AuditSettings>,
     /// The cluster that this gateway is a replica of, if any.
     pub cluster: Option<ClusterSettings>,
-    /// Whether the file has bearer tokens, even in a left-out entry: then every HTTP request needs one of them.
+    /// Whether the file has bearer tokens, even in a left-out entry: then every HTTP request needs one of
+    /// them.
     pub guarded: bool,
     /// What one token or session may use at the same time, unless a profile overrides it.
     pub quotas: QuotaSettings,
@@ -215,8 +216,8 @@ impl LoadedConfig {
     }
 }
 
-/// Reads and checks a file. `sources` supply the environment and the keyring; a variable missing in the environment is
-/// looked up in `secrets.env` beside the file.
+/// Reads and checks a file. `sources` supply the environment and the keyring; a variable missing in the
+/// environment is looked up in `secrets.env` beside the file.
 pub fn load(file: &Path, sources: ValueSources) -> Result<LoadedConfig, LoadError> {
     let text = read_text(file).map_err(|source| LoadError::Unreadable { file: file.into(), source })?;
     load_text(&text, file, sources)
@@ -311,8 +312,8 @@ pub fn expand(text: &str, sources: ValueSources) -> Result<String, String> {
     })
 }
 
-/// Returns the file to use: the named one, else the user's own. A `servers.toml` in the current folder may be somebody else's,
-/// so only the command line decides about it.
+/// Returns the file to use: the named one, else the user's own. A `servers.toml` in the current folder may be
+/// somebody else's, so only the command line decides about it.
 pub fn find(named: Option<&Path>) -> Result<PathBuf, ConfigNotFound> {
     let file = named.map(Path::to_path_buf).or_else(user_file);
     match file {
@@ -335,7 +336,8 @@ fn asks_for_tokens(root: &Value) -> bool {
     root.get("gateway").is_some_and(asks) || profiles.into_iter().flatten().any(|(_, profile)| asks(profile))
 }
 
-/// Returns the path of the user's own file, `nonet/servers.toml` in `$XDG_CONFIG_HOME` or `~/.config`. It may not exist.
+/// Returns the path of the user's own file, `nonet/servers.toml` in `$XDG_CONFIG_HOME` or `~/.config`. It may
+/// not exist.
 pub fn user_file() -> Option<PathBuf> {
     own_place(&|name| std::env::var(name).ok())
 }
@@ -441,7 +443,8 @@ impl Assembler<'_> {
         entries
     }
 
-    /// Deserializes a value. After the schema check, serde fails on next to nothing (`1.0` where `1` is meant).
+    /// Deserializes a value. After the schema check, serde fails on next to nothing (`1.0` where `1` is
+    /// meant).
     fn read<T: DeserializeOwned>(&mut self, pointer: &str, value: &Value) -> Option<T> {
         T::deserialize(value)
             .map_err(|error| {

@@ -1,4 +1,5 @@
-//! `[limits]`: how large results may be, how many connections are allowed, and how long a request may take to arrive.
+//! `[limits]`: how large results may be, how many connections are allowed, and how long a request may take to
+//! arrive.
 
 use std::time::Duration;
 
@@ -15,12 +16,12 @@ pub struct LimitSettings {
     /// The longest result of a call, in bytes. A longer result is an error.
     #[schemars(range(min = 1_048_576, max = 268_435_456))]
     pub result_bytes: usize,
-    /// The most connections over HTTP that have shown a valid token. Two thirds of them may come from one address; all clients
-    /// of this machine have one address.
+    /// The most connections over HTTP that have shown a valid token. Two thirds of them may come from one
+    /// address; all clients of this machine have one address.
     #[schemars(range(min = 6, max = 100_000))]
     pub connections: usize,
-    /// How long a client over HTTP may take to send the headers of its next request, also while its connection is idle, and
-    /// again how long to send the body.
+    /// How long a client over HTTP may take to send the headers of its next request, also while its
+    /// connection is idle, and again how long to send the body.
     #[serde(with = "time")]
     #[schemars(schema_with = "time::schema")]
     pub request_timeout: Duration,

@@ -16,8 +16,8 @@ pub struct OneServer {
     pub keys: Map<String, Value>,
 }
 
-/// Checks a server as if `file` contained it under this name. Its texts are literal: `${VAR}` is not expanded. `env` is
-/// used only for `~` in paths.
+/// Checks a server as if `file` contained it under this name. Its texts are literal: `${VAR}` is not
+/// expanded. `env` is used only for `~` in paths.
 ///
 /// # Errors
 ///

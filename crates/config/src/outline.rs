@@ -28,7 +28,8 @@ pub struct OutlineEntry {
     pub variables: BTreeSet<String>,
 }
 
-/// Returns the outline of a text; none if the text is not TOML. Entries that start, contact and use nothing are left out.
+/// Returns the outline of a text; none if the text is not TOML. Entries that start, contact and use nothing
+/// are left out.
 pub fn outline(text: &str) -> Option<Vec<OutlineEntry>> {
     let document = Document::parse(text).ok()?;
     let mut entries = Vec::new();
@@ -51,7 +52,8 @@ pub fn outline(text: &str) -> Option<Vec<OutlineEntry>> {
 }
 
 impl OutlineEntry {
-    /// Adds what a part of the entry says. `table` and `key` are the names of the part and of the table that it is in.
+    /// Adds what a part of the entry says. `table` and `key` are the names of the part and of the table that
+    /// it is in.
     fn with(mut self, table: &str, key: &str, item: &Item) -> Self {
         match item {
             Item::None => {}

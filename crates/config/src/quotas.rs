@@ -1,21 +1,22 @@
-//! `[quotas]` and a profile's `quotas`: what one token, or one session without a token, may use at the same time.
+//! `[quotas]` and a profile's `quotas`: what one token, or one session without a token, may use at the same
+//! time.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::Config;
 
-/// How much one client may have at the same time: each bearer token, and each session without one. New work beyond it is
-/// refused; what has begun goes on.
+/// How much one client may have at the same time: each bearer token, and each session without one. New work
+/// beyond it is refused; what has begun goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QuotaSettings {
-    /// The most calls in flight, and the most background tasks; a call in flight that becomes a task is never refused. Default:
-    /// 64, in a profile as in `[quotas]`.
+    /// The most calls in flight, and the most background tasks; a call in flight that becomes a task is never
+    /// refused. Default: 64, in a profile as in `[quotas]`.
     #[schemars(range(min = 1, max = 100_000), example = 8)]
     pub calls: Option<usize>,
-    /// The most open sessions over HTTP of one token, or of all clients without a token. Default: 1,000, in a profile as in
-    /// `[quotas]`.
+    /// The most open sessions over HTTP of one token, or of all clients without a token. Default: 1,000, in a
+    /// profile as in `[quotas]`.
     #[schemars(range(min = 1, max = 100_000), example = 100)]
     pub sessions: Option<usize>,
 }

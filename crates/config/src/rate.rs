@@ -8,7 +8,8 @@ use serde::Deserialize;
 /// The most calls per unit of time. A higher rate would mean less than a microsecond per call.
 const MOST: u32 = 1_000_000;
 
-/// How many calls may be made: so many at once, and then one each time that the unit divided by the number has passed.
+/// How many calls may be made: so many at once, and then one each time that the unit divided by the number
+/// has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Rate {

@@ -1,4 +1,5 @@
-//! Converts TOML text to JSON with `${VAR}` and `${keyring:NAME}` expanded; records the position of each key and value.
+//! Converts TOML text to JSON with `${VAR}` and `${keyring:NAME}` expanded; records the position of each key
+//! and value.
 //!
 //! Knows nothing about servers; places are named by JSON pointers.
 
@@ -19,8 +20,8 @@ use super::{
 };
 use crate::{keyring, secrets_file::SecretsFile};
 
-/// The tables whose entries can be left out one by one. Policies are not among them: without a policy, the calls that it
-/// should stop would go through.
+/// The tables whose entries can be left out one by one. Policies are not among them: without a policy, the
+/// calls that it should stop would go through.
 const TABLES_OF_ENTRIES: [&str; 5] = ["servers", "categories", "profiles", "clients", "apps"];
 
 /// A file as written.
@@ -158,7 +159,8 @@ impl ConfigSource {
         parent.shift_remove(&key.replace("~1", "/").replace("~0", "~"))
     }
 
-    /// Changes a value, with all tables around it. If the file does not have it, its faults point to `origin`.
+    /// Changes a value, with all tables around it. If the file does not have it, its faults point to
+    /// `origin`.
     pub(crate) fn put(
         &mut self,
         pointer: &str,
@@ -184,7 +186,8 @@ impl ConfigSource {
         self.entry_pointer(pointer).map(|entry| self.key(entry).to_string())
     }
 
-    /// Whether the value may be shown: it is exactly as in the file, and its key does not usually hold secrets.
+    /// Whether the value may be shown: it is exactly as in the file, and its key does not usually hold
+    /// secrets.
     pub(crate) fn is_showable(&self, pointer: &str) -> bool {
         let mut parts = pointer.split('/').skip(1);
         let secret = match (parts.next(), parts.next(), parts.next(), parts.next()) {

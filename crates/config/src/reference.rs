@@ -27,7 +27,8 @@ fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema["properties"].as_object().into_iter().flat_map(Map::iter)
 }
 
-/// Writes the section of a table, of the tables of a map, or of an array of tables, and then of the tables inside.
+/// Writes the section of a table, of the tables of a map, or of an array of tables, and then of the tables
+/// inside.
 fn section(page: &mut String, level: usize, path: &str, schema: &Value) {
     let last = path.rsplit('.').next().unwrap_or(path);
     let (path, table, brackets) = match inside(schema) {

@@ -1,4 +1,5 @@
-//! Keys that are gone. For one release a file that still has one is read, with a warning that says what to write instead.
+//! Keys that are gone. For one release a file that still has one is read, with a warning that says what to
+//! write instead.
 
 use serde_json::{Value, json};
 

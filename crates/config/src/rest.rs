@@ -11,8 +11,8 @@ use super::{Endpoint, Globs, OAuth, Secret, paths::Paths, schema::with_keys};
 /// A REST service: its document, its endpoints written by hand, or both.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 pub struct RestSettings {
-    /// The OpenAPI document (3.0 or 3.1) of a REST service, whose operations become tools: a file (absolute, with `~/`, or
-    /// relative to this file) or an address.
+    /// The OpenAPI document (3.0 or 3.1) of a REST service, whose operations become tools: a file (absolute,
+    /// with `~/`, or relative to this file) or an address.
     #[schemars(with = "Option<String>", extend("format" = "openapi"))]
     #[schemars(example = &"https://api.example.com/openapi.json")]
     pub openapi: Option<OpenApi>,
@@ -20,8 +20,8 @@ pub struct RestSettings {
     #[serde(default)]
     #[schemars(schema_with = "endpoints_schema")]
     pub endpoints: BTreeMap<String, Endpoint>,
-    /// The address of a REST service, which paths are appended to. Its query, if it has one, is part of each request. Default:
-    /// the address in the document.
+    /// The address of a REST service, which paths are appended to. Its query, if it has one, is part of each
+    /// request. Default: the address in the document.
     #[schemars(extend("format" = "base-url"), example = &"https://api.example.com/v1")]
     pub base_url: Option<String>,
     /// Only operations with these names become tools.

@@ -17,31 +17,32 @@ const NETS: [&str; 2] = ["all", "none"];
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SandboxSettings {
-    /// Files and folders that the program may read, besides the system's and the interpreters': absolute, with `~/`, or
-    /// relative to this file.
+    /// Files and folders that the program may read, besides the system's and the interpreters': absolute,
+    /// with `~/`, or relative to this file.
     #[schemars(example = json!(["~/.config/gh"]))]
     pub read: Vec<PathBuf>,
-    /// Files and folders that the program may write. Default: `cwd` and the folders among the arguments. It always has a home
-    /// folder and a temporary folder of its own.
+    /// Files and folders that the program may write. Default: `cwd` and the folders among the arguments. It
+    /// always has a home folder and a temporary folder of its own.
     #[schemars(example = json!(["~/projects"]))]
     pub write: Option<Vec<PathBuf>>,
-    /// `true`: every address. `"none"`: no address. Or hosts with ports, which the program reaches through a proxy.
+    /// `true`: every address. `"none"`: no address. Or hosts with ports, which the program reaches through a
+    /// proxy.
     #[serde(deserialize_with = "network")]
     #[schemars(schema_with = "net_schema", extend("default" = null))]
     pub net: Network,
-    /// Variables of Nonet's environment that the program gets instead of the usual ones: names and patterns. PATH and HOME
-    /// are always there.
+    /// Variables of Nonet's environment that the program gets instead of the usual ones: names and patterns.
+    /// PATH and HOME are always there.
     #[schemars(example = json!(["LANG"]))]
     pub env: Option<Globs>,
-    /// The most memory of all its processes together in a control group; where none can be had, the address space of each. In
-    /// bytes.
+    /// The most memory of all its processes together in a control group; where none can be had, the address
+    /// space of each. In bytes.
     #[schemars(range(min = 50_000_000), example = 2_000_000_000_u64)]
     pub memory_bytes: Option<u64>,
     /// The most processes and threads at a time.
     #[schemars(range(min = 8, max = 1_000_000), example = 200)]
     pub processes: Option<u64>,
-    /// `false`: where this machine cannot give the whole sandbox, the program starts with a weaker one or none, and the log
-    /// has a warning. Default: it does not start.
+    /// `false`: where this machine cannot give the whole sandbox, the program starts with a weaker one or
+    /// none, and the log has a warning. Default: it does not start.
     pub required: bool,
 }
 

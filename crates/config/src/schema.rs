@@ -131,8 +131,8 @@ pub fn schema() -> Value {
     schema_of(|_| true)
 }
 
-/// Returns the JSON Schema of a config file, in which tables that are not `wanted` may hold anything: making all of them costs a
-/// start more than anything else.
+/// Returns the JSON Schema of a config file, in which tables that are not `wanted` may hold anything: making
+/// all of them costs a start more than anything else.
 pub(super) fn schema_of(wanted: impl Fn(&str) -> bool) -> Value {
     let settings =
         SchemaSettings::draft07().for_deserialize().with(|settings| settings.inline_subschemas = true);

@@ -1,7 +1,8 @@
 //! The file `secrets.env` beside servers.toml: one `NAME=value` per line, readable only by its owner.
 //!
-//! This room knows names, values and their notation, but not their purpose. `config` reads the file for `${VAR}`; `hosts` and
-//! `cli` add to it. The file is replaced in one step and is never readable by others in between.
+//! This room knows names, values and their notation, but not their purpose. `config` reads the file for
+//! `${VAR}`; `hosts` and `cli` add to it. The file is replaced in one step and is never readable by others in
+//! between.
 
 use std::{
     collections::BTreeMap,
@@ -115,7 +116,8 @@ impl SecretsFile {
         was_there
     }
 
-    /// Writes the file in one step, readable only by its owner, unless another program has changed it since it was read.
+    /// Writes the file in one step, readable only by its owner, unless another program has changed it since
+    /// it was read.
     pub fn write(&self) -> io::Result<()> {
         let now = match fs::metadata(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,

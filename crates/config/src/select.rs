@@ -1,4 +1,5 @@
-//! jq filters over JSON values, through jaq. Bounded in number, time, memory and output; never run on an async thread.
+//! jq filters over JSON values, through jaq. Bounded in number, time, memory and output; never run on an
+//! async thread.
 
 mod tables;
 
@@ -38,14 +39,15 @@ const AT_ONCE: usize = 2;
 /// How many filters may wait for their turn, and for how long.
 const LONGEST_QUEUE: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// jq functions that would access the environment or the process, with their number of arguments. They fail here.
+/// jq functions that would access the environment or the process, with their number of arguments. They fail
+/// here.
 const OUTSIDE: [(&str, usize); 2] = [("env", 0), ("halt", 1)];
 /// The own name of jq's `fromjson`, which takes only text.
 const OF_TEXT: &str = "fromjson_of_text";
 /// `fromjson` as here: JSON in a result is already parsed, so a value that is not text stays as it is.
 const FROM_JSON: &str = "def fromjson: if isstring then fromjson_of_text else . end;";
-/// The longest filter of a caller, in bytes, and a stack for the deepest filter of this length. Only what is used of it takes
-/// memory.
+/// The longest filter of a caller, in bytes, and a stack for the deepest filter of this length. Only what is
+/// used of it takes memory.
 const LONGEST: usize = 8 << 10;
 const CHECK_STACK: usize = 256 << 20;
 /// Limits how many threads check filters at the same time.
@@ -58,13 +60,15 @@ pub enum SelectError {
     /// The text is not a jq filter. Holds the text and the reason.
     #[error("`{}` is not a jq filter: {}", clip(.0, MAX_HEAD), .1)]
     Syntax(String, String),
-    /// The filter failed on this value, or exceeded a limit on memory or output. Holds the filter and the reason.
+    /// The filter failed on this value, or exceeded a limit on memory or output. Holds the filter and the
+    /// reason.
     #[error("the jq filter `{}` failed: {}", clip(.0, MAX_HEAD), .1)]
     Failed(String, String),
     /// The filter exceeded its time limit. Holds the filter.
     #[error("the jq filter `{}` did not end within {TIME_LIMIT:?}", clip(.0, MAX_HEAD))]
     TooSlow(String),
-    /// Too many filters are running or waiting, so this one was not run; a retry may succeed. Holds the filter.
+    /// Too many filters are running or waiting, so this one was not run; a retry may succeed. Holds the
+    /// filter.
     #[error("the jq filter `{}` was not run: too many filters are running or waiting", clip(.0, MAX_HEAD))]
     Busy(String),
 }
@@ -94,8 +98,8 @@ const ADDRESS_LIMIT: u64 = 2 << 30;
 /// The stack limit of a filter, in bytes, as part of its memory.
 const STACK: usize = 64 << 20;
 
-/// Runs filters, each in its own process if there is an executable: endless recursion or memory use then ends only that
-/// process.
+/// Runs filters, each in its own process if there is an executable: endless recursion or memory use then ends
+/// only that process.
 #[derive(Clone, Debug)]
 pub struct Selector {
     executable: Option<PathBuf>,
@@ -146,8 +150,8 @@ impl Selector {
     }
 }
 
-/// Whether a filter's outputs mean yes: a single truthy output suffices. `false` and `null` mean no, as in jq, and here so
-/// does an empty list: `.rows` asks whether there are any.
+/// Whether a filter's outputs mean yes: a single truthy output suffices. `false` and `null` mean no, as in
+/// jq, and here so does an empty list: `.rows` asks whether there are any.
 pub fn holds(outputs: &[Value]) -> bool {
     outputs.iter().any(|output| match output {
         Value::Null | Value::Bool(false) => false,
@@ -264,8 +268,9 @@ pub fn given(filter: Option<String>) -> Option<String> {
     filter.filter(|filter| !filter.trim().is_empty())
 }
 
-/// Checks callers' filters before anything runs. The error has the position of the first wrong filter. Parsing one takes less
-/// than a process for it would; a thread with a stack for the deepest filter keeps the gateway safe.
+/// Checks callers' filters before anything runs. The error has the position of the first wrong filter.
+/// Parsing one takes less than a process for it would; a thread with a stack for the deepest filter keeps the
+/// gateway safe.
 pub async fn check_all(filters: Vec<String>) -> Result<(), (usize, SelectError)> {
     let (done, outcome) = tokio::sync::oneshot::channel();
     let first = filters.first().cloned().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! `[servers.NAME]`: how a server is reached and which of its tools are shown.
 //!
-//! [`ServerTable`] is the table as written and the source of its JSON Schema. Other rooms use [`ServerSettings`], where a server
-//! is a program, an address or a REST service.
+//! [`ServerTable`] is the table as written and the source of its JSON Schema. Other rooms use
+//! [`ServerSettings`], where a server is a program, an address or a REST service.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -23,7 +23,8 @@ use super::{
 const MCP_TIMEOUT: Duration = Duration::from_secs(300);
 const REST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One MCP server or REST service behind the gateway. The keys of `[servers.NAME]`, except those that say how it is reached.
+/// One MCP server or REST service behind the gateway. The keys of `[servers.NAME]`, except those that say how
+/// it is reached.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 pub struct ServerSettings {
     /// The program to start or the address to reach.
@@ -48,17 +49,18 @@ pub struct ServerSettings {
     pub start_timeout: Duration,
     /// If set, only matching tools are shown.
     pub allowed_tools: Option<Globs>,
-    /// Matching tools are hidden and not callable, and so are prompts and resources whose name or URI matches.
+    /// Matching tools are hidden and not callable, and so are prompts and resources whose name or URI
+    /// matches.
     #[serde(default)]
     pub blocked_tools: Globs,
     /// What happens when a tool of this server is called.
     pub policy: Option<Policy>,
-    /// `true`: resources that the server does not list can be read by their URIs. A resource that a result links to can be
-    /// read in any case, by the session that got the link.
+    /// `true`: resources that the server does not list can be read by their URIs. A resource that a result
+    /// links to can be read in any case, by the session that got the link.
     #[serde(default)]
     pub unlisted_resources: bool,
-    /// How much harm it can do to read the server's resources, for `max_risk` and policies. Unlisted resources are `medium`
-    /// at least.
+    /// How much harm it can do to read the server's resources, for `max_risk` and policies. Unlisted
+    /// resources are `medium` at least.
     #[serde(default = "low")]
     pub resources_risk: Risk,
     /// How much harm it can do to get the server's prompts.
@@ -71,36 +73,39 @@ pub struct ServerSettings {
     /// `true`: calls that may change something may run concurrently.
     #[serde(default)]
     pub parallel: bool,
-    /// The most concurrent calls on the server; further calls wait for their turn. `1`: one call at a time, regardless of
-    /// `parallel`. In a cluster, a number that is given here holds for
-    /// all replicas together, unless the server is a program of each replica. Default: 64 for each replica.
+    /// The most concurrent calls on the server; further calls wait for their turn. `1`: one call at a time,
+    /// regardless of `parallel`. In a cluster, a number that is given here holds for all replicas together,
+    /// unless the server is a program of each replica. Default: 64 for each replica.
     #[schemars(range(min = 1, max = 100_000))]
     pub max_concurrency: Option<usize>,
-    /// How many calls of the server's tools may be made, whoever makes them: `"60/m"`, also per `s` and `h`, and with
-    /// `burst 10` how many of them at once. Further calls are refused until there is room.
+    /// How many calls of the server's tools may be made, whoever makes them: `"60/m"`, also per `s` and `h`,
+    /// and with `burst 10` how many of them at once. Further calls are refused until there is room.
     pub rate: Option<Rate>,
-    /// Whether the server, or one of its tools, gets no calls for a while after five failures in a row. A failure is a call that
-    /// got no answer: its connection was lost, its time was over, or a REST service was not reached.
+    /// Whether the server, or one of its tools, gets no calls for a while after five failures in a row. A
+    /// failure is a call that got no answer: its connection was lost, its time was over, or a REST service
+    /// was not reached.
     #[serde(default = "yes")]
     pub breaker: bool,
-    /// Whether all clients share one instance of the server, or each client has its own. A client without a session
-    /// (2026-07-28 over HTTP) uses the shared instance.
+    /// Whether all clients share one instance of the server, or each client has its own. A client without a
+    /// session (2026-07-28 over HTTP) uses the shared instance.
     #[serde(default)]
     pub scope: ServerScope,
-    /// Where the program runs in a `[cluster]`: `each` replica has its own; `one` replica runs it for all; or one of the replicas
-    /// with a label, `label:NAME`. Another replica takes over when that one stops.
+    /// Where the program runs in a `[cluster]`: `each` replica has its own; `one` replica runs it for all; or
+    /// one of the replicas with a label, `label:NAME`. Another replica takes over when that one stops.
     #[serde(default)]
     #[schemars(schema_with = "placement_schema")]
     pub placement: Placement,
-    /// `verbatim`: the server's tools are listed before the nine, and tools and prompts keep the server's names.
+    /// `verbatim`: the server's tools are listed before the nine, and tools and prompts keep the server's
+    /// names.
     #[serde(default)]
     pub expose: Expose,
     /// What happens to secrets in params and answers of this server. Default: as in `[gateway]`.
     pub leaks: Option<OnLeak>,
-    /// What happens to text in answers of this server that reads like instructions to a model. Default: as in `[gateway]`.
+    /// What happens to text in answers of this server that reads like instructions to a model. Default: as in
+    /// `[gateway]`.
     pub injections: Option<OnInjection>,
-    /// Calls of the server's tools after each connect, in this order, before the server counts as ready. Their time counts
-    /// within `start_timeout`.
+    /// Calls of the server's tools after each connect, in this order, before the server counts as ready.
+    /// Their time counts within `start_timeout`.
     #[serde(default)]
     #[schemars(length(max = 32))]
     pub setup: Vec<SetupCall>,
@@ -139,8 +144,8 @@ impl ServerSettings {
         self.max_concurrency.unwrap_or(CONCURRENCY)
     }
 
-    /// Returns the limit of concurrent calls that all replicas of a cluster share: the configured limit of a server that all
-    /// replicas reach. A locally started program belongs to its replica.
+    /// Returns the limit of concurrent calls that all replicas of a cluster share: the configured limit of a
+    /// server that all replicas reach. A locally started program belongs to its replica.
     pub fn shared_concurrency(&self) -> Option<usize> {
         self.max_concurrency.filter(|_| !matches!(self.transport, Transport::Stdio { .. }))
     }
@@ -198,8 +203,9 @@ impl Default for Transport {
 }
 
 impl Transport {
-    /// Returns where Nonet signs in on request, with which headers, and how. `None` if `headers` contain an `Authorization`, and
-    /// for a REST service without a `base_url`, so that no document decides where tokens go.
+    /// Returns where Nonet signs in on request, with which headers, and how. `None` if `headers` contain an
+    /// `Authorization`, and for a REST service without a `base_url`, so that no document decides where tokens
+    /// go.
     pub fn sign_in(&self) -> Option<(&str, &BTreeMap<String, Secret>, &OAuth)> {
         let (url, headers, oauth) = match self {
             Self::Stdio { .. } => return None,
@@ -211,13 +217,13 @@ impl Transport {
     }
 }
 
-/// How Nonet signs in to a server with OAuth. Every key is optional: Nonet finds out what the server needs when the server
-/// requests a sign-in.
+/// How Nonet signs in to a server with OAuth. Every key is optional: Nonet finds out what the server needs
+/// when the server requests a sign-in.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OAuth {
-    /// Nonet's client id at the sign-in server, or the https address of a client metadata document. Default: Nonet
-    /// registers itself.
+    /// Nonet's client id at the sign-in server, or the https address of a client metadata document. Default:
+    /// Nonet registers itself.
     #[schemars(length(min = 1), example = &"Iv23liB7wXyz")]
     pub client_id: Option<String>,
     /// The secret of that client, if it has one.
@@ -226,8 +232,8 @@ pub struct OAuth {
     /// The scopes to request. Default: the scopes that the server needs.
     #[schemars(example = json!(["files:read"]))]
     pub scopes: Vec<String>,
-    /// The redirect address, if the client is registered with a fixed one: on this machine, with a port. Default: any free
-    /// port of 127.0.0.1.
+    /// The redirect address, if the client is registered with a fixed one: on this machine, with a port.
+    /// Default: any free port of 127.0.0.1.
     #[schemars(extend("format" = "redirect-uri"), example = &"http://localhost:3118/callback")]
     pub redirect_uri: Option<String>,
     /// The `issuer` of the sign-in server. Default: the sign-in server that the server names.
@@ -235,7 +241,8 @@ pub struct OAuth {
     pub issuer: Option<String>,
     /// `client_credentials`: Nonet signs in as itself, with `client_id` and `client_secret`, without a user.
     pub grant: Grant,
-    /// `true`: the sign-in server may be at a private address, such as 10.0.0.9, even if `url` has a host name.
+    /// `true`: the sign-in server may be at a private address, such as 10.0.0.9, even if `url` has a host
+    /// name.
     pub private_addresses: bool,
 }
 
@@ -261,8 +268,8 @@ pub struct SetupCall {
     #[serde(default)]
     #[schemars(example = json!({ "path": "~/projects/shop" }))]
     pub params: Map<String, Value>,
-    /// `true`: if the call fails, the server is ready all the same, and the log has a warning. Default: the connection fails
-    /// and is tried again.
+    /// `true`: if the call fails, the server is ready all the same, and the log has a warning. Default: the
+    /// connection fails and is tried again.
     #[serde(default)]
     pub optional: bool,
 }
@@ -281,12 +288,12 @@ pub struct ToolOverride {
     /// The tool's description, instead of its server's.
     #[schemars(length(min = 1), example = &"Writes a text to a file and replaces what was there.")]
     pub description: Option<String>,
-    /// The tool's name for clients, rules and patterns on full names, instead of its server's. The server's name still leads
-    /// to the tool. Not with `expose = "verbatim"`.
+    /// The tool's name for clients, rules and patterns on full names, instead of its server's. The server's
+    /// name still leads to the tool. Not with `expose = "verbatim"`.
     #[schemars(extend("format" = "plain-name"), example = &"save_text")]
     pub rename: Option<String>,
-    /// Params of calls to copy, shown by `get_tool`. An example that does not fit the input schema is left out, with a
-    /// warning.
+    /// Params of calls to copy, shown by `get_tool`. An example that does not fit the input schema is left
+    /// out, with a warning.
     #[schemars(example = json!([{ "path": "notes.md" }]))]
     pub examples: Vec<Map<String, Value>>,
     /// Other words for the tool, in any language, for search.
@@ -350,8 +357,8 @@ impl TryFrom<String> for Placement {
 pub enum OnLeak {
     /// Nothing is looked for.
     Off,
-    /// Keys and card numbers are told in a notice. Secrets of this file are taken out of answers, and never sent to another
-    /// server than their own.
+    /// Keys and card numbers are told in a notice. Secrets of this file are taken out of answers, and never
+    /// sent to another server than their own.
     #[default]
     Tell,
     /// As `tell`; keys and card numbers are taken out of answers as well.
@@ -375,7 +382,8 @@ pub enum OnInjection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Expose {
-    /// With the server's name as a prefix; tools are found by search, or listed according to `tool_injection`.
+    /// With the server's name as a prefix; tools are found by search, or listed according to
+    /// `tool_injection`.
     #[default]
     Prefixed,
     /// With the server's own names and definitions, listed before the nine.
@@ -394,12 +402,13 @@ pub(super) enum TransportName {
     Sse,
 }
 
-/// A server as written: a program (`command`), an address (`url`), or a REST service (`openapi`, `endpoints`).
+/// A server as written: a program (`command`), an address (`url`), or a REST service (`openapi`,
+/// `endpoints`).
 #[derive(Deserialize, JsonSchema)]
 #[schemars(extend("additionalProperties" = false))]
 pub(super) struct ServerTable {
-    /// `stdio`, `http` or `sse`. Default: from `command` or `url`. `sse` is the legacy SSE transport, which `http` also
-    /// detects.
+    /// `stdio`, `http` or `sse`. Default: from `command` or `url`. `sse` is the legacy SSE transport, which
+    /// `http` also detects.
     #[schemars(example = &"stdio")]
     pub transport: Option<TransportName>,
     /// The program to start: a name on the PATH, or a path (absolute, with `~/`, or relative to this file).
@@ -420,8 +429,8 @@ pub(super) struct ServerTable {
     /// The working directory of the program, relative to this file.
     #[schemars(length(min = 1), example = &"~/projects")]
     pub cwd: Option<String>,
-    /// What the program may reach: `"off"`, `"standard"` (its folders, the system's, and the network), or a table. Default:
-    /// `[gateway]`'s.
+    /// What the program may reach: `"off"`, `"standard"` (its folders, the system's, and the network), or a
+    /// table. Default: `[gateway]`'s.
     #[serde(default)]
     #[schemars(schema_with = "sandbox::schema")]
     pub sandbox: Option<SandboxTable>,
@@ -445,7 +454,8 @@ pub(super) struct ServerTable {
 }
 
 impl ServerTable {
-    /// Returns the checked form. `check` has made sure that `command`, `url` and the keys of a REST service exclude each other.
+    /// Returns the checked form. `check` has made sure that `command`, `url` and the keys of a REST service
+    /// exclude each other.
     pub(crate) fn into_server(self, paths: &Paths, secrets: Vec<Secret>, limits: Limits) -> ServerSettings {
         let mut rest = self.rest;
         let is_rest = rest.openapi.is_some() || !rest.endpoints.is_empty();

@@ -1,5 +1,5 @@
-//! The small values of a config: times, secrets, globs. Each defines its text form and its JSON Schema, so that a bad
-//! value is a fault with a line long before it is used.
+//! The small values of a config: times, secrets, globs. Each defines its text form and its JSON Schema, so
+//! that a bad value is a fault with a line long before it is used.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
@@ -41,7 +41,8 @@ impl fmt::Display for Secret {
     }
 }
 
-/// A bearer token. Only its digest is kept: nothing can show it, and comparing two tells nothing of either by its time.
+/// A bearer token. Only its digest is kept: nothing can show it, and comparing two tells nothing of either by
+/// its time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(from = "String")]
 pub struct BearerToken([u8; 32]);
@@ -122,7 +123,8 @@ impl Globs {
         Ok(Self { patterns, set, spelled })
     }
 
-    /// Whether any pattern matches the whole name or one of its spellings. For rules that forbid something or ask.
+    /// Whether any pattern matches the whole name or one of its spellings. For rules that forbid something or
+    /// ask.
     pub fn catches(&self, name: &str, spellings: &Spellings) -> bool {
         let spelled = self.spelled.as_deref().unwrap_or(&self.set);
         self.matches(name) || !self.is_empty() && spellings.any(|spelling| spelled.is_match(spelling))

@@ -1,9 +1,9 @@
 //! Calls that depend on each other, without IO: a plan of calls, and the effects of each event in a run.
 //!
-//! [`Plan`] holds calls with unique ids and existing dependencies, without cycles. [`Schedule`] is one run of a plan:
-//! its driver reports events, and `step` returns effects. The items of a `for_each` form a plan of their own. This room
-//! knows ids, dependencies, templates and the paths of jq filters. It knows nothing about tools, servers or the
-//! gateway, and never waits.
+//! [`Plan`] holds calls with unique ids and existing dependencies, without cycles. [`Schedule`] is one run of
+//! a plan: its driver reports events, and `step` returns effects. The items of a `for_each` form a plan of
+//! their own. This room knows ids, dependencies, templates and the paths of jq filters. It knows nothing
+//! about tools, servers or the gateway, and never waits.
 
 mod plan;
 mod schedule;

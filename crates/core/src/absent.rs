@@ -65,7 +65,8 @@ impl Gate {
         })
     }
 
-    /// Explains how to add the first server; `None` if the configuration already offers a server, skills or apps.
+    /// Explains how to add the first server; `None` if the configuration already offers a server, skills or
+    /// apps.
     pub fn first_server(&self) -> Option<String> {
         let config = self.config();
         let has_none =
@@ -92,7 +93,8 @@ impl Gate {
         })
     }
 
-    /// Explains an unknown tool that is switched off, or whose name starts with a server that was never reached.
+    /// Explains an unknown tool that is switched off, or whose name starts with a server that was never
+    /// reached.
     pub(super) fn out_of_reach(&self, name: &str) -> Option<Fault> {
         let folded = name::fold(self.world.names.behind_other_client(name).unwrap_or(name));
         let folded = folded.strip_prefix("mcp_nonet_").unwrap_or(&folded);

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Errands;
 
-/// How often the store is checked. Records that the user's other gateways add or leave behind are found within this
-/// time.
+/// How often the store is checked. Records that the user's other gateways add or leave behind are found
+/// within this time.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 /// How often unused memory is looked for, and how much of it is worth the look.
@@ -21,8 +21,8 @@ const UNUSED: u64 = 8 << 20;
 /// How often expired results are removed.
 const SWEEP: Duration = Duration::from_secs(600);
 
-/// Returns the memory of a flood to the system once the flood is over: many results, notices or sessions that are each small.
-/// Whoever handles something large returns its memory at once.
+/// Returns the memory of a flood to the system once the flood is over: many results, notices or sessions that
+/// are each small. Whoever handles something large returns its memory at once.
 async fn tidy(stop: CancellationToken) {
     let mut least = u64::MAX;
     while stop.run_until_cancelled(tokio::time::sleep(TIDY)).await.is_some() {
@@ -35,8 +35,8 @@ async fn tidy(stop: CancellationToken) {
 }
 
 impl Errands {
-    /// Handles due records and sends notices to people, until the gateway stops. Only for a gateway that serves
-    /// clients: the gateway of a command has its user at the terminal. A second call does nothing.
+    /// Handles due records and sends notices to people, until the gateway stops. Only for a gateway that
+    /// serves clients: the gateway of a command has its user at the terminal. A second call does nothing.
     pub fn keep_time(self: &Arc<Self>) {
         if self.keeps_time.set(()).is_err() {
             return;

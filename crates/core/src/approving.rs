@@ -1,8 +1,8 @@
-//! Approvals that the model cannot give (`approve_by = "user"`): the live page, `nonet approve` or a webhook decides
-//! them if the client has no forms.
+//! Approvals that the model cannot give (`approve_by = "user"`): the live page, `nonet approve` or a webhook
+//! decides them if the client has no forms.
 //!
-//! The first call asks and fails at once, so that the model can inform the user; the same call, repeated, waits for the
-//! decision.
+//! The first call asks and fails at once, so that the model can inform the user; the same call, repeated,
+//! waits for the decision.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ use nonet_state::{
 const HOOK: Duration = Duration::from_secs(10);
 
 impl Asking {
-    /// Asks before a call: by a form, or elsewhere if only the user's own answer counts. Otherwise, and in a run, the caller
-    /// of this asks.
+    /// Asks before a call: by a form, or elsewhere if only the user's own answer counts. Otherwise, and in a
+    /// run, the caller of this asks.
     pub(super) async fn approve(
         &self,
         caller: &Caller,
@@ -80,8 +80,8 @@ impl Asking {
         }
     }
 
-    /// Asks about the calls of a tool in a run, by a form if the client has forms. Returns once the user has answered the
-    /// question, or with the question that stays open.
+    /// Asks about the calls of a tool in a run, by a form if the client has forms. Returns once the user has
+    /// answered the question, or with the question that stays open.
     pub(super) async fn ask_in_run(
         &self,
         caller: &Caller,

@@ -260,8 +260,9 @@ impl Apps {
         Ok(AppArguments { input, ..arguments })
     }
 
-    /// Runs an app with its own line in the audit log, beside the lines of its calls, or lists all apps. Expects kept
-    /// results to be inserted in the input already. Boxed, because an app may run inside another app.
+    /// Runs an app with its own line in the audit log, beside the lines of its calls, or lists all apps.
+    /// Expects kept results to be inserted in the input already. Boxed, because an app may run inside another
+    /// app.
     pub(super) fn run_app<'a>(
         self: &'a Arc<Self>,
         caller: &'a Caller,
@@ -376,8 +377,8 @@ impl Apps {
         Ok(self.calls.run_for_client(caller, begun, prepared, wait, answer).await?.into_tree().await)
     }
 
-    /// Refuses an app that a rule denies to the caller, or that is nested in itself or too deeply. The configuration is
-    /// checked for nested apps when it is loaded, but a tool's name may also lead to an app.
+    /// Refuses an app that a rule denies to the caller, or that is nested in itself or too deeply. The
+    /// configuration is checked for nested apps when it is loaded, but a tool's name may also lead to an app.
     fn may_run(&self, caller: &Caller, id: &str, app: &App) -> Result<(), Fault> {
         if let Some(rule) = Gate::of(&self.publisher, &caller.session).kept_from(EntryKind::App, id) {
             return Err(may_not_be_used(&name::full_name(APPS, id), &rule).next("call_app", json!({})));

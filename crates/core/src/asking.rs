@@ -34,7 +34,8 @@ impl Asking {
         Arc::new(Self { servers, room, questions, approvals: Arc::new(approvals), http, page })
     }
 
-    /// Records its HTTP address, so that faults can name the live page, and questions the address for their answer.
+    /// Records its HTTP address, so that faults can name the live page, and questions the address for their
+    /// answer.
     pub fn serves_at(&self, address: &str, has_page: bool) {
         let _ = self.http.set(address.into());
         if has_page {

@@ -1,4 +1,5 @@
-//! What goes into the audit log: calls with their caller and rule, reloads, and servers that are added or removed.
+//! What goes into the audit log: calls with their caller and rule, reloads, and servers that are added or
+//! removed.
 
 use std::path::Path;
 
@@ -111,8 +112,8 @@ impl Observing {
         Err(Fault::new(FaultCode::Internal, message).retry_after(std::time::Duration::from_secs(5)))
     }
 
-    /// Ends the line of a call of a server. Returns the fault that takes the place of the answer, if the line cannot be
-    /// written and the settings allow no call without a line.
+    /// Ends the line of a call of a server. Returns the fault that takes the place of the answer, if the line
+    /// cannot be written and the settings allow no call without a line.
     pub(super) async fn end_audited(call: AuditedCall, outcome: &'static str) -> Result<(), Fault> {
         call.end(outcome).await.map_err(|why| {
             let message = format!(

@@ -1,7 +1,7 @@
 //! The category `gateway`: Nonet's own tools, found by search and run by `execute_tool`.
 //!
-//! [`TOOLS`] is the registry: one value per tool holds its definition, its access and its handler. A profile allows
-//! every own tool that it does not deny by name; whatever a tool reaches is checked again at the call.
+//! [`TOOLS`] is the registry: one value per tool holds its definition, its access and its handler. A profile
+//! allows every own tool that it does not deny by name; whatever a tool reaches is checked again at the call.
 
 mod background_run;
 pub(super) mod fetch_result;

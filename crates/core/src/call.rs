@@ -1,4 +1,5 @@
-//! A client's call of a tool: its plan, and its answer. The road of every call is `road`; `prepare` and `send` are its parts.
+//! A client's call of a tool: its plan, and its answer. The road of every call is `road`; `prepare` and
+//! `send` are its parts.
 
 mod prepare;
 mod road;
@@ -100,8 +101,8 @@ impl Calls {
             with_the_near_call(&Gate::of(&self.publisher, &caller.session), fault, &request.params)
         });
         let mut admission = None;
-        // Checked before an approval or a rate is used up. There is always room for Nonet's own tools, which look
-        // after tasks and questions.
+        // Checked before an approval or a rate is used up. There is always room for Nonet's own tools, which
+        // look after tasks and questions.
         let found = found.and_then(|found| {
             if &*found.1.server != GATEWAY {
                 admission = Some(self.admit(caller, background)?);
@@ -240,8 +241,8 @@ impl Calls {
         checked.map_err(|(_, error)| wrong_filter("`select`", &error))
     }
 
-    /// Applies a filter, if any, to a result of `size` bytes that is neither an error nor a question. Returns the result with
-    /// its new size, and why the filter probably does not find what it is for.
+    /// Applies a filter, if any, to a result of `size` bytes that is neither an error nor a question. Returns
+    /// the result with its new size, and why the filter probably does not find what it is for.
     pub(super) async fn filtered(
         &self,
         caller: &Caller,
@@ -304,7 +305,8 @@ fn with_the_call_meant(fault: Fault, name: &str, params: &Value) -> Fault {
     }
 }
 
-/// Reports server requests that were declined. Missing roots are not reported: servers ask for roots speculatively.
+/// Reports server requests that were declined. Missing roots are not reported: servers ask for roots
+/// speculatively.
 fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
     let mut declined = caller.asker.as_ref()?.waits.take_declined();
     declined.retain(|DeclinedRequest { method, .. }| {

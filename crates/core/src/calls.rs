@@ -1,4 +1,5 @@
-//! Calls: of tools, skills, prompts and resources, for whoever makes them. `call` has the road of a tool's call.
+//! Calls: of tools, skills, prompts and resources, for whoever makes them. `call` has the road of a tool's
+//! call.
 
 use std::sync::{Arc, Weak};
 

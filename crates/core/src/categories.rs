@@ -65,8 +65,8 @@ impl Find {
 }
 
 impl Gate {
-    /// Returns every category with its size and state. `total_tools` counts the tools of servers and of Nonet itself.
-    /// Skills and apps are not tools, and a tool in a group counts only for its server.
+    /// Returns every category with its size and state. `total_tools` counts the tools of servers and of Nonet
+    /// itself. Skills and apps are not tools, and a tool in a group counts only for its server.
     pub fn categories(&self) -> CategoryList {
         let catalog = self.catalog();
         let seen = |full: &Arc<str>| catalog.get(full).is_some_and(|tool| self.allows(tool));
@@ -125,8 +125,8 @@ impl Gate {
     }
 }
 
-/// Whether a server's own text tells what the server does: it has a word of the tools' names, or does not begin like a text
-/// to its reader.
+/// Whether a server's own text tells what the server does: it has a word of the tools' names, or does not
+/// begin like a text to its reader.
 fn tells(text: &str, tools: &[&Arc<Tool>]) -> bool {
     let said = words(text);
     let Some(first) = said.first() else { return false };

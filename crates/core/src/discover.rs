@@ -41,7 +41,8 @@ const SPREAD: f32 = 0.75;
 const FAR: f32 = 0.5;
 /// The length of a description in a list, in characters.
 pub(super) const SUMMARY: usize = 160;
-/// How many hits are shown whole without high confidence, if the client asks for no detail; of the others, the names.
+/// How many hits are shown whole without high confidence, if the client asks for no detail; of the others,
+/// the names.
 const WHOLE: usize = 2;
 /// The number of candidates, among which are hits of a second server and loaded tools.
 const POOL: usize = 60;
@@ -84,7 +85,8 @@ pub struct SearchArguments {
     /// The number of results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// How much to return for each result. By default `Signature`; if the confidence is high, only for the first result.
+    /// How much to return for each result. By default `Signature`; if the confidence is high, only for the
+    /// first result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<Detail>,
     /// The highest risk to show.
@@ -303,7 +305,8 @@ impl Find {
         (!hints.is_empty()).then(|| hints.join(" "))
     }
 
-    /// Implements the `get_tool` meta-tool: one tool, or several, with a fault in place of each tool not found.
+    /// Implements the `get_tool` meta-tool: one tool, or several, with a fault in place of each tool not
+    /// found.
     pub async fn describe(&self, caller: &Caller, names: &[String], many: bool) -> Result<Described, Fault> {
         if names.len() > MAX_NAMES {
             return Err(Fault::new(
@@ -337,9 +340,9 @@ impl Find {
     fn whole(&self, caller: &Caller, gate: &Gate, tool: &Tool) -> ToolView {
         let field = |key: &str| tool.visible.get(key).cloned().unwrap_or_default();
         let is_tool = tool.kind == EntryKind::Tool;
-        // Skills and apps are left out, because their own meta-tools also run them and only calls of tools are counted.
-        // A session's own server is left out, because nothing about it is kept and its name may have been another
-        // server's.
+        // Skills and apps are left out, because their own meta-tools also run them and only calls of tools
+        // are counted. A session's own server is left out, because nothing about it is kept and its name may
+        // have been another server's.
         let is_counted = is_tool && tool.session.is_none();
         let report = || self.observing.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
         let asks = matches!(gate.verdict(tool), PolicyVerdict::Approve(_));
@@ -425,8 +428,8 @@ impl Gate {
         Err(Fault::new(FaultCode::NotFound, message).suggest(near))
     }
 
-    /// Returns the noticeable parts of a tool's definition and of its server's own description: what, where, and how
-    /// the text begins.
+    /// Returns the noticeable parts of a tool's definition and of its server's own description: what, where,
+    /// and how the text begins.
     fn warnings(&self, tool: &Tool) -> Vec<FoundMark> {
         let mut findings = tool.marks().clone();
         if !tool.is_of_server() {
@@ -497,13 +500,14 @@ impl Gate {
         are_new.then(|| clip(&clean(text), INSTRUCTIONS))
     }
 
-    /// Returns the same if the caller's session lasts. Without a session, each request would repeat the instructions.
+    /// Returns the same if the caller's session lasts. Without a session, each request would repeat the
+    /// instructions.
     pub(super) fn instructions_for(&self, caller: &Caller, server: &str) -> Option<String> {
         caller.lasting.then(|| self.instructions(server)).flatten()
     }
 
-    /// Returns one page of a category filtered by `wants`, with the instructions of its server if they are new to the
-    /// session.
+    /// Returns one page of a category filtered by `wants`, with the instructions of its server if they are
+    /// new to the session.
     fn browse_with_instructions(
         &self,
         arguments: &BrowseArguments,
@@ -624,8 +628,8 @@ fn boosts(gate: &Gate, view: &ProfileView, session: &Session) -> Boosts {
 }
 
 /// Selects the first `most` hits, each with the full names of its twins: tools of other servers with the same
-/// definition and no priority set by the user. Among twins, the one that `ties` prefers becomes the hit. `spread`:
-/// include a second server if its hits are close enough.
+/// definition and no priority set by the user. Among twins, the one that `ties` prefers becomes the hit.
+/// `spread`: include a second server if its hits are close enough.
 fn distinct<'a>(
     snapshot: &'a Snapshot,
     hits: &'a [Hit],

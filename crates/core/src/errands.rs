@@ -1,7 +1,7 @@
 //! Errands: watches and schedules, which the gateway runs when they are due, without a request.
 //!
-//! An errand is a record in the store, held by one of the user's gateways at a time. Within that gateway, this module
-//! tracks errands in flight, so that none runs twice at once.
+//! An errand is a record in the store, held by one of the user's gateways at a time. Within that gateway,
+//! this module tracks errands in flight, so that none runs twice at once.
 
 use std::{
     borrow::Cow,
@@ -60,8 +60,8 @@ const OWN_LIMIT: Duration = Duration::from_secs(300);
 const SOFT_DEADLINE: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// How far the clock may seem to go back, in milliseconds, before due times are corrected.
 const SLACK_MS: u64 = 2_000;
-/// How far the clock has to go back, in milliseconds, before schedules repeat due times of the past. They have run at
-/// these times already, unless the clock was wrong.
+/// How far the clock has to go back, in milliseconds, before schedules repeat due times of the past. They
+/// have run at these times already, unless the clock was wrong.
 pub(super) const FAR_BACK_MS: u64 = 7 * 24 * 3_600_000;
 /// How long an errand pauses if its record cannot be read or written.
 const REST: Duration = Duration::from_secs(60);
@@ -146,7 +146,8 @@ impl ErrandTable {
         self.asked_by.get(&(record.owner.clone(), record.id.clone())).map(|session| session.clone())
     }
 
-    /// Returns when this gateway checked for due errands for the first time. The first call sets that time to now.
+    /// Returns when this gateway checked for due errands for the first time. The first call sets that time to
+    /// now.
     pub(super) fn began_ms(&self, now_ms: u64) -> u64 {
         *self.began_ms.get_or_init(|| now_ms)
     }
@@ -155,8 +156,8 @@ impl ErrandTable {
         self.lanes.entry(server.clone()).or_insert_with(|| Arc::new(Semaphore::new(PER_SERVER))).clone()
     }
 
-    /// Returns the latest time at which an errand may be due too late, if the clock went back since the last call. On
-    /// the first call, it is unknown how far the clock went back.
+    /// Returns the latest time at which an errand may be due too late, if the clock went back since the last
+    /// call. On the first call, it is unknown how far the clock went back.
     fn went_back(&self, now_ms: u64) -> Option<u64> {
         let now = Instant::now();
         let Some((then, then_ms)) = self.clock.lock().replace((now, now_ms)) else { return Some(u64::MAX) };
@@ -279,8 +280,8 @@ impl Errands {
         Ok(())
     }
 
-    /// Creates the caller for an errand of this owner. Policies and the profile apply as usual, but nobody can be
-    /// asked.
+    /// Creates the caller for an errand of this owner. Policies and the profile apply as usual, but nobody
+    /// can be asked.
     pub(super) fn errand_caller(&self, owner: &str, client: &str) -> Caller {
         let profile = Some(owner).filter(|owner| !owner.is_empty()).map(String::from);
         let limits = ClientLimits {
@@ -389,15 +390,15 @@ impl Errands {
         }
     }
 
-    /// Notifies the session that asked for an errand, or else the next session of its owner. Returns when the notice is
-    /// in the store. The notice replaces an undelivered notice with the same id.
+    /// Notifies the session that asked for an errand, or else the next session of its owner. Returns when the
+    /// notice is in the store. The notice replaces an undelivered notice with the same id.
     pub(super) async fn tell_of_errand(&self, record: &Record, id: &str, notice: Notice) {
         let session = self.table.session_of(record);
         self.sessions.mail.post_for_certain(id, &record.owner, session.as_ref(), notice.into()).await;
     }
 
-    /// Shows a value in an answer or a notice: the whole value if it is small, else its beginning and a reference to
-    /// `result`.
+    /// Shows a value in an answer or a notice: the whole value if it is small, else its beginning and a
+    /// reference to `result`.
     pub(super) async fn shown_value(
         &self,
         caller: &Caller,

@@ -57,8 +57,8 @@ static NOTHING: LazyLock<Profile> = LazyLock::new(|| Profile {
 });
 
 impl Gate {
-    /// Returns the connection for a caller's requests: the shared one, or the session's own if the server runs per
-    /// client. Returns `None` if the server is not configured or was removed meanwhile.
+    /// Returns the connection for a caller's requests: the shared one, or the session's own if the server
+    /// runs per client. Returns `None` if the server is not configured or was removed meanwhile.
     pub(crate) fn connection_for(
         &self,
         servers: &Servers,
@@ -145,8 +145,8 @@ impl Gate {
         self.is_of_another(tool.session) || tool.of.as_ref().is_some_and(|server| self.is_foreign(server))
     }
 
-    /// Checks a tool, a skill or an app against the rules and the profile. A prompt is visible to callers that see its
-    /// server.
+    /// Checks a tool, a skill or an app against the rules and the profile. A prompt is visible to callers
+    /// that see its server.
     pub fn verdict(&self, tool: &Tool) -> PolicyVerdict {
         if self.hides(tool) {
             return PolicyVerdict::Deny("it belongs to another session".into());
@@ -182,8 +182,8 @@ impl Gate {
         self.verdict_on(kind, server, uri)
     }
 
-    /// Checks an item of a server that is not a tool. The item is visible to callers that see its server, if the rules
-    /// allow the item.
+    /// Checks an item of a server that is not a tool. The item is visible to callers that see its server, if
+    /// the rules allow the item.
     fn verdict_on(&self, kind: ItemKind, server: &str, own: &str) -> PolicyVerdict {
         let Some(connection) = self.connection(server) else {
             return PolicyVerdict::Deny(format!("servers.{server}"));
@@ -203,8 +203,8 @@ impl Gate {
         policy::check_item(&item, &self.config().policies, self.scope())
     }
 
-    /// Returns the rule that denies a skill or an app, by its name, to the caller. The catalogue may not contain it
-    /// yet.
+    /// Returns the rule that denies a skill or an app, by its name, to the caller. The catalogue may not
+    /// contain it yet.
     pub fn kept_from(&self, kind: EntryKind, name: &str) -> Option<String> {
         if let Some(app) = &self.session.app {
             return Some(app.rule());
@@ -256,8 +256,8 @@ impl Gate {
         !self.is_limited() || tools.any(|full| self.catalog().get(full).is_some_and(|tool| self.allows(tool)))
     }
 
-    /// Whether the caller may learn that a server exists: the profile shows one of its tools, or might once they are known.
-    /// Nonet's own categories always exist.
+    /// Whether the caller may learn that a server exists: the profile shows one of its tools, or might once
+    /// they are known. Nonet's own categories always exist.
     pub fn knows(&self, server: &str) -> bool {
         let scope = self.scope();
         if scope.is_none() || name::RESERVED.contains(&server) || self.is_foreign(server) {
@@ -305,8 +305,8 @@ impl Gate {
         view
     }
 
-    /// Returns the tool that a name means, even if the caller may not use it; `None` if the tool is hidden from the
-    /// caller.
+    /// Returns the tool that a name means, even if the caller may not use it; `None` if the tool is hidden
+    /// from the caller.
     pub fn named(&self, name: &str) -> Option<&Arc<Tool>> {
         let seen = |tool: &Tool| !self.hides(tool);
         let is_there = |server: &str| !self.is_foreign(server);
@@ -364,13 +364,15 @@ impl Gate {
         self.verbatim_tool(name).is_some_and(|tool| tool.verbatim && self.allows(tool))
     }
 
-    /// Returns the tool that has exactly this listed or wire name, verbatim or not, unless it is hidden from the caller.
+    /// Returns the tool that has exactly this listed or wire name, verbatim or not, unless it is hidden from
+    /// the caller.
     pub fn verbatim_tool(&self, name: &str) -> Option<&Arc<Tool>> {
         let tool = self.catalog().by_own_name(name).or_else(|| self.catalog().by_wire(name));
         tool.filter(|tool| !self.hides(tool))
     }
 
-    /// Returns the servers that are starting for the first time, have no known list, and may concern the caller.
+    /// Returns the servers that are starting for the first time, have no known list, and may concern the
+    /// caller.
     pub fn unlisted(&self) -> Vec<Arc<str>> {
         let unlisted = self.world.connections.iter().filter(|(server, connection)| {
             !connection.state().settled()
@@ -410,7 +412,8 @@ impl Gate {
         self.world.names.spelled(given).iter().any(|server| self.knows(server))
     }
 
-    /// Returns the servers whose prompt a name of a skill names: `good` for `good/greet` and `skills.good/greet`.
+    /// Returns the servers whose prompt a name of a skill names: `good` for `good/greet` and
+    /// `skills.good/greet`.
     pub fn servers_of_skill(&self, name: &str) -> Vec<Arc<str>> {
         let mut named = self.world.names.named(name);
         if named.iter().any(|server| **server == *SKILLS)
@@ -421,8 +424,8 @@ impl Gate {
         named.iter().filter(|server| !self.is_foreign(server)).cloned().collect()
     }
 
-    /// Returns the tools of a category (a server, `gateway`, `skills`, `apps`, or a group of the configuration) as
-    /// documents in order of name.
+    /// Returns the tools of a category (a server, `gateway`, `skills`, `apps`, or a group of the
+    /// configuration) as documents in order of name.
     ///
     /// # Errors
     ///
@@ -549,7 +552,8 @@ mod tests;
 /// The largest params that a suggested call repeats, in bytes of JSON.
 const MAX_REPEATED: usize = 4_000;
 
-/// Turns the only near name in a fault for an unknown tool into the corrected call, if the params fit that tool.
+/// Turns the only near name in a fault for an unknown tool into the corrected call, if the params fit that
+/// tool.
 pub(crate) fn with_the_near_call(gate: &Gate, fault: Fault, params: &Value) -> Fault {
     let [only] = &fault.did_you_mean[..] else { return fault };
     if fault.code != FaultCode::UnknownTool || json_len(params) > MAX_REPEATED {

@@ -1,8 +1,8 @@
 //! How Nonet's own tools, skills and apps rank among the servers' tools.
 //!
-//! Own tools deal with calls, tasks, states and files, as many servers' tools do. They rank below these, unless the
-//! request names a subject that only Nonet has. A skill or an app describes a whole task in the words of its steps, so
-//! its score is lowered a little. The order of the servers' tools stays unchanged.
+//! Own tools deal with calls, tasks, states and files, as many servers' tools do. They rank below these,
+//! unless the request names a subject that only Nonet has. A skill or an app describes a whole task in the
+//! words of its steps, so its score is lowered a little. The order of the servers' tools stays unchanged.
 
 use std::{collections::HashSet, sync::LazyLock};
 
@@ -13,17 +13,17 @@ use nonet_text::name;
 use super::discover::NEAR;
 use nonet_state::snapshot::{ProfileView, Snapshot};
 
-/// What an own tool loses in a search by meaning, and in a search by words only. Measured with forty requests against
-/// own tools and eight servers: with less, own tools win requests such as `mark the task as done` that a server
-/// fulfils; with more, servers' tools win requests such as `every weekday at 9`.
+/// What an own tool loses in a search by meaning, and in a search by words only. Measured with forty requests
+/// against own tools and eight servers: with less, own tools win requests such as `mark the task as done`
+/// that a server fulfils; with more, servers' tools win requests such as `every weekday at 9`.
 const BY_MEANING: f32 = 0.2;
 const BY_WORDS: f32 = 0.3;
-/// What a skill or an app loses: it describes a whole task in the words of its steps, so it would rank above the tool
-/// for one step. Chosen with skills written for the tools of `tests/data`: this value halves such hits; from 0.07 on,
-/// requests for a skill begin to miss it.
+/// What a skill or an app loses: it describes a whole task in the words of its steps, so it would rank above
+/// the tool for one step. Chosen with skills written for the tools of `tests/data`: this value halves such
+/// hits; from 0.07 on, requests for a skill begin to miss it.
 const GUIDES: f32 = 0.05;
-/// Stems of words in requests about Nonet itself. Words such as `status`, `list`, `task` or `schedule` are left out,
-/// because they are just as often about servers.
+/// Stems of words in requests about Nonet itself. Words such as `status`, `list`, `task` or `schedule` are
+/// left out, because they are just as often about servers.
 static OF_NONET: LazyLock<HashSet<String>> = LazyLock::new(|| {
     let words = "background forget gateway goal nonet notify recall remember remind reminder tell watch";
     outcomes::words(words).into_iter().collect()
@@ -72,8 +72,9 @@ pub(super) fn tools_first(hits: &mut [Hit], snapshot: &Snapshot) {
     }
 }
 
-/// Returns the confidence in an answer. An own tool at the top does not justify high confidence, unless the request is
-/// its name. An own tool that is not near the request either was found only because no server has a fitting tool.
+/// Returns the confidence in an answer. An own tool at the top does not justify high confidence, unless the
+/// request is its name. An own tool that is not near the request either was found only because no server has
+/// a fitting tool.
 pub(super) fn confidence(found: &SearchResult, snapshot: &Snapshot) -> Confidence {
     let first = found.hits.first().filter(|hit| !hit.exact);
     let is_own = |document| snapshot.tool(document).is_some_and(|tool| &*tool.server == GATEWAY);

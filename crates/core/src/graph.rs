@@ -1,4 +1,5 @@
-//! `run_parallel`, and the driver of every plan: carries out the effects of a schedule of [`nonet_config::workflow`].
+//! `run_parallel`, and the driver of every plan: carries out the effects of a schedule of
+//! [`nonet_config::workflow`].
 //!
 //! A result goes directly into the params of its dependants, without passing through a model.
 
@@ -125,7 +126,8 @@ pub(super) struct RunOutcome {
 struct RunState<'a> {
     plan: &'a Plan,
     so_far: &'a RunProgress,
-    /// The caller of the calls. Nonet asks no questions of its own through it, because many calls run at the same time.
+    /// The caller of the calls. Nonet asks no questions of its own through it, because many calls run at the
+    /// same time.
     caller: &'a Caller,
     /// The caller for the plan's own questions, which are asked one at a time.
     asking: &'a Caller,
@@ -159,8 +161,8 @@ trait ScheduledCalls<'a> {
     fn held_back(&mut self, at: usize, reason: &HoldReason);
 }
 
-/// Carries out a schedule until it has finished, or until a call waits for the user; returns that call. After `stop`,
-/// no further call starts.
+/// Carries out a schedule until it has finished, or until a call waits for the user; returns that call. After
+/// `stop`, no further call starts.
 async fn drive<'a>(
     mut schedule: Schedule<'_>,
     calls: &mut (impl ScheduledCalls<'a> + Send),
@@ -432,8 +434,8 @@ impl Apps {
         Ok(run.wait(&self.keeping.jobs, caller, work.boxed()).await?.into_tree().await)
     }
 
-    /// Returns the journal of a run that may have to wait for the user in the middle of an app or a list: its record, once the
-    /// user has answered, else a journal in memory.
+    /// Returns the journal of a run that may have to wait for the user in the middle of an app or a list: its
+    /// record, once the user has answered, else a journal in memory.
     pub(super) fn journal(
         &self,
         caller: &Caller,
@@ -573,8 +575,8 @@ fn misuse(gate: &Gate, plan: &Plan, call: &PlannedCall) -> Option<String> {
         .then(|| format!("the results are under `.steps`: write `.steps.{first}` in its `filter`"))
 }
 
-/// Returns the lane of a call: calls that change something run one at a time per server, and so do questions. The lane
-/// of an unlisted tool is unknown; its call waits at its server's connection.
+/// Returns the lane of a call: calls that change something run one at a time per server, and so do questions.
+/// The lane of an unlisted tool is unknown; its call waits at its server's connection.
 fn lane(gate: &Gate, call: &PlannedCall) -> Option<Arc<str>> {
     match call.kind {
         CallKind::Tool => {

@@ -1,8 +1,8 @@
 //! Skills, servers' prompts and apps in the catalogue, and how they are kept fresh.
 //!
-//! They are listed like the tools of two more servers, `skills` and `apps`, so the index finds them by meaning. Prompts
-//! follow the lists of their servers, and apps follow the configuration. Changes in a folder of skills raise no event,
-//! so a search reads the folders again.
+//! They are listed like the tools of two more servers, `skills` and `apps`, so the index finds them by
+//! meaning. Prompts follow the lists of their servers, and apps follow the configuration. Changes in a folder
+//! of skills raise no event, so a search reads the folders again.
 
 use std::{
     collections::HashSet,
@@ -125,8 +125,8 @@ impl Guides {
     }
 }
 
-/// Lists the skills of the folders, then the prompts of servers. Of two entries with the same name the first one
-/// counts.
+/// Lists the skills of the folders, then the prompts of servers. Of two entries with the same name the first
+/// one counts.
 fn list_of_skills(local: &[Skill], known: &KnownLists) -> Listing {
     let local = local.iter().map(|skill| guide::skill(&skill.name, &skill.description));
     // Prompts of sessions' servers come last, so that they do not displace prompts that everybody sees.

@@ -1,7 +1,7 @@
 //! Questions of the command line to a gateway, in the same process or in another.
 //!
-//! Both cases share one type, so the output does not depend on which process answers. An inquiry is a request of its
-//! own ([`METHOD`]) that only Nonet sends: models have the meta-tools.
+//! Both cases share one type, so the output does not depend on which process answers. An inquiry is a request
+//! of its own ([`METHOD`]) that only Nonet sends: models have the meta-tools.
 
 use std::{sync::Arc, time::Duration};
 
@@ -109,8 +109,8 @@ impl Gateway {
         }
     }
 
-    /// Returns the server of a tool or a prompt, or the category of another skill or an app; a fault for an unknown
-    /// name.
+    /// Returns the server of a tool or a prompt, or the category of another skill or an app; a fault for an
+    /// unknown name.
     pub fn server_of(&self, caller: &Caller, name: &str) -> Result<Arc<str>, Fault> {
         Gate::of(&self.publisher, &caller.session).tool(name).map(|tool| tool.at().clone())
     }
@@ -143,8 +143,8 @@ impl Gateway {
         ToolList { total: tools.len(), tools, skills: all(EntryKind::Skill), apps: all(EntryKind::App) }
     }
 
-    /// Returns what `nonet status` shows: `gateway.status`; for the user of this machine also the process and the work of all
-    /// clients.
+    /// Returns what `nonet status` shows: `gateway.status`; for the user of this machine also the process and
+    /// the work of all clients.
     fn process_status(&self, caller: &Caller) -> ProcessStatus {
         let tools = self.publisher.snapshot().of_servers().count();
         let is_user = caller.local && caller.session.profile.is_none();

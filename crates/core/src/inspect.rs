@@ -1,8 +1,8 @@
-//! Secrets in transit: checks params before they go to a server, and answers before they go to a client. Also finds
-//! text in answers that reads like instructions, is hidden, or has the form of Nonet's own answers.
+//! Secrets in transit: checks params before they go to a server, and answers before they go to a client. Also
+//! finds text in answers that reads like instructions, is hidden, or has the form of Nonet's own answers.
 //!
-//! `leaks` decides what counts as a secret; the configuration decides what happens to it (`leaks`, `injections`). Small
-//! answers are checked in place, large ones on a thread for blocking work.
+//! `leaks` decides what counts as a secret; the configuration decides what happens to it (`leaks`,
+//! `injections`). Small answers are checked in place, large ones on a thread for blocking work.
 
 use std::{
     borrow::Cow,
@@ -99,7 +99,7 @@ impl ContentInTransit<'_> {
     fn note(&self, part: &'static str, leaks: &[Finding<Leak>], done: &'static str) -> Notice {
         let with = |one| FoundSecret { part: Some(part.into()), done: Some(done.into()), ..one };
         let found = self.told(leaks).into_iter().map(with).collect();
-        Notice::SecretsFound { of: name(self.label).into(), found }
+        Notice::SecretsFound { of: name(self.label), found }
     }
 
     fn notify(&self, notice: impl Into<Value>) {
@@ -160,8 +160,8 @@ impl Calls {
         Ok(())
     }
 
-    /// Checks the result of a call before it goes to a client, as bytes if it came as bytes. Only a result with
-    /// findings becomes a tree.
+    /// Checks the result of a call before it goes to a client, as bytes if it came as bytes. Only a result
+    /// with findings becomes a tree.
     pub(super) async fn inspected_result(
         &self,
         passing: ContentInTransit<'_>,
@@ -185,8 +185,8 @@ impl Calls {
         Ok(result)
     }
 
-    /// Checks an answer before it goes to a client. Returns the answer, without secrets if the configuration requires
-    /// that.
+    /// Checks an answer before it goes to a client. Returns the answer, without secrets if the configuration
+    /// requires that.
     pub(super) async fn inspected(
         &self,
         passing: ContentInTransit<'_>,
@@ -195,8 +195,8 @@ impl Calls {
         Ok(self.inspected_with_notes(passing, answer).await?.0)
     }
 
-    /// Checks the answer of a method that has no place for notices, such as `prompts/get`: the warning about text that reads
-    /// like instructions is also in its `_meta`.
+    /// Checks the answer of a method that has no place for notices, such as `prompts/get`: the warning about
+    /// text that reads like instructions is also in its `_meta`.
     pub(super) async fn inspected_and_marked(
         &self,
         passing: ContentInTransit<'_>,
@@ -245,8 +245,8 @@ impl Calls {
         Ok((answer, notes))
     }
 
-    /// Checks a fault, which may quote the server, like an answer, and removes what nobody sees in it. Known secrets are
-    /// removed in any case. Nothing is withheld: what must not pass is removed.
+    /// Checks a fault, which may quote the server, like an answer, and removes what nobody sees in it. Known
+    /// secrets are removed in any case. Nothing is withheld: what must not pass is removed.
     pub(super) fn inspected_fault(&self, passing: ContentInTransit<'_>, mut fault: Fault) -> Fault {
         let known = &passing.gate.world.secrets;
         let rule = match passing.on_leak() {
@@ -286,8 +286,8 @@ impl Calls {
         self.inspected_fault(passing, fault).refusal.map_or(kept, |error| *error)
     }
 
-    /// Reports the findings in an answer, or stops the answer. Returns the notices about text that reads like instructions,
-    /// and about hidden characters.
+    /// Reports the findings in an answer, or stops the answer. Returns the notices about text that reads like
+    /// instructions, and about hidden characters.
     fn tell(
         &self,
         passing: &ContentInTransit<'_>,
@@ -297,7 +297,7 @@ impl Calls {
         let (instructions, hidden) = findings.split_marks();
         let mut notes = Vec::new();
         let of_answer = |found, message: &'static str| FoundInAnswer {
-            of: name(passing.label).into(),
+            of: name(passing.label),
             found,
             message: message.into(),
         };

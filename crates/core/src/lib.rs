@@ -1,9 +1,9 @@
 //! The gateway: all servers, one catalogue, one index, and the operations on them.
 //!
-//! Start reading here. [`Gateway`] is ten parts, each with its own state and operations; a part holds the parts below it.
-//! [`Gateway::connect`] starts the servers; one publisher task turns their tool lists into a
-//! [`Snapshot`](nonet_state::snapshot::Snapshot) and replaces it whole (`publish`). Each operation takes one [`Gate`] and keeps
-//! it. The one road of a call is `call/road.rs`; `builtin` has Nonet's own tools.
+//! Start reading here. [`Gateway`] is ten parts, each with its own state and operations; a part holds the
+//! parts below it. [`Gateway::connect`] starts the servers; one publisher task turns their tool lists into a
+//! [`Snapshot`](nonet_state::snapshot::Snapshot) and replaces it whole (`publish`). Each operation takes one
+//! [`Gate`] and keeps it. The one road of a call is `call/road.rs`; `builtin` has Nonet's own tools.
 
 mod absent;
 mod agenda;
@@ -315,8 +315,8 @@ pub fn open_redis(cluster: &ClusterSettings, retention: Retention, clock: Clock)
     GatewayStore::in_redis(way, &cluster.prefix, cluster.name.as_deref(), retention, clock)
 }
 
-/// Opens the store: the Redis of the replicas, or a file on disk. Neither connects nor touches a file. `place`
-/// identifies the configuration.
+/// Opens the store: the Redis of the replicas, or a file on disk. Neither connects nor touches a file.
+/// `place` identifies the configuration.
 pub fn open_store(
     cluster: Option<&ClusterSettings>,
     state: Option<PathBuf>,
@@ -335,8 +335,8 @@ pub fn place_in_store(file: &Path, cluster: Option<&ClusterSettings>) -> String 
     cluster.map_or_else(|| place_of(file), |cluster| format!("cluster {}", cluster.prefix))
 }
 
-/// Returns a configuration file's name in the store. All gateways of the file get the same name, however its path was
-/// written.
+/// Returns a configuration file's name in the store. All gateways of the file get the same name, however its
+/// path was written.
 pub fn place_of(file: &Path) -> String {
     let place = file.canonicalize().or_else(|_| std::path::absolute(file));
     place.unwrap_or_else(|_| file.into()).display().to_string()

@@ -16,8 +16,8 @@ const TOOLS_AT_ONCE: usize = 100;
 const LONGEST: usize = 400;
 
 impl Find {
-    /// Returns the tools of a server from position `from` on whose names or descriptions contain all `words`; `None` if
-    /// no such server has listed tools.
+    /// Returns the tools of a server from position `from` on whose names or descriptions contain all `words`;
+    /// `None` if no such server has listed tools.
     pub async fn tools_of(&self, server: &str, words: &str, from: usize) -> Option<ServerTools> {
         self.recall_figures().await;
         let gate = Gate::of(&self.publisher, &Caller::default().session);
@@ -61,8 +61,8 @@ impl Find {
         })
     }
 
-    /// Returns where servers.toml has the policy of a tool: the names of its server and of the tool there. None for tools that are
-    /// of no server of servers.toml.
+    /// Returns where servers.toml has the policy of a tool: the names of its server and of the tool there.
+    /// None for tools that are of no server of servers.toml.
     pub fn tool_in_config(&self, full: &str) -> Option<(String, String)> {
         let gate = Gate::of(&self.publisher, &Caller::default().session);
         let tool = gate.catalog().get(full)?;

@@ -1,4 +1,5 @@
-//! What calls leave behind: counters, the calls of the live page, the audit log, and what search learns from calls.
+//! What calls leave behind: counters, the calls of the live page, the audit log, and what search learns from
+//! calls.
 
 use std::{path::Path, sync::Arc};
 

@@ -1,9 +1,10 @@
-//! Programs that one replica of a cluster runs for all (`placement`): leases in Redis decide which replica that is.
+//! Programs that one replica of a cluster runs for all (`placement`): leases in Redis decide which replica
+//! that is.
 //!
-//! Every replica checks the leases every two seconds. A free lease first goes to the replica that a hash of both names
-//! prefers, which spreads the programs; if that replica does not take the lease, any other may. A lease ends with its
-//! replica: when the replica has been silent for ten seconds, or for four if nothing listens at its address either.
-//! While Redis is away, every program stays where it is.
+//! Every replica checks the leases every two seconds. A free lease first goes to the replica that a hash of
+//! both names prefers, which spreads the programs; if that replica does not take the lease, any other may. A
+//! lease ends with its replica: when the replica has been silent for ten seconds, or for four if nothing
+//! listens at its address either. While Redis is away, every program stays where it is.
 
 use std::{
     collections::BTreeMap,
@@ -31,8 +32,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a free lease is reserved for the replica that the hash prefers.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a lease that Redis has lost is reserved for its holder, which may ask Redis again only after three seconds and looks
-/// at the leases every two.
+/// How long a lease that Redis has lost is reserved for its holder, which may ask Redis again only after
+/// three seconds and looks at the leases every two.
 const LOST_PATIENCE: Duration = Duration::from_secs(8);
 
 /// The state of the placed programs.
@@ -163,7 +164,8 @@ impl PlacementState {
                     placed.set(ProgramPlace::Unknown);
                 }
             }
-            // Whoever comes back first after an outage takes no program of a replica that has yet to register again.
+            // Whoever comes back first after an outage takes no program of a replica that has yet to register
+            // again.
             let is_first =
                 others.all(|other| rank(name, other) <= rank(name, own)) && !replicas.may_miss_others();
             asked.push((lease(name), program.claim(own, self.gone, &known, may, is_first)));

@@ -1,5 +1,5 @@
-//! Prompts, resources and completions of all servers, for clients that use the protocol's own methods. Errors are
-//! JSON-RPC errors, the only kind that these methods have.
+//! Prompts, resources and completions of all servers, for clients that use the protocol's own methods. Errors
+//! are JSON-RPC errors, the only kind that these methods have.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,13 +27,14 @@ use nonet_state::{grants::RequiredApproval, links, mail::Follower, session::Call
 
 /// How much of a URI is shown, in characters.
 const SHOWN_URI: usize = 200;
-/// How long a request for an unknown item waits while servers start for the first time, and how often it checks.
+/// How long a request for an unknown item waits while servers start for the first time, and how often it
+/// checks.
 const LIST_WAIT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(50);
 /// The entries in one page of a list.
 const PAGE: usize = 1_000;
-/// The notices for a client, addressed by the URI of [`named_uri`] in Nonet's own category. They are not in the list of
-/// resources, which contains only the servers' resources.
+/// The notices for a client, addressed by the URI of [`named_uri`] in Nonet's own category. They are not in
+/// the list of resources, which contains only the servers' resources.
 const NOTICES: &str = "notices";
 /// The server is down. In the range that JSON-RPC reserves for applications.
 const SERVER_DOWN: ErrorCode = ErrorCode(-31_000);
@@ -47,7 +48,8 @@ pub enum FollowedResource {
 }
 
 impl FollowedResource {
-    /// Waits for the next change. Returns `None` once its server's connection is retired, or the gateway has ended.
+    /// Waits for the next change. Returns `None` once its server's connection is retired, or the gateway has
+    /// ended.
     pub async fn updated(&mut self) -> Option<()> {
         match self {
             Self::OfServer(subscription) => subscription.updated().await,
@@ -407,9 +409,9 @@ impl Calls {
         self.servers.want_log(session, level, |id| self.sessions.has(id));
     }
 
-    /// Remembers the server of each link in content blocks, so that clients can read the link. In a session, links stay
-    /// unchanged. Without a session, a link gets a URI that names its server, unless every caller reads the link at
-    /// that server anyway.
+    /// Remembers the server of each link in content blocks, so that clients can read the link. In a session,
+    /// links stay unchanged. Without a session, a link gets a URI that names its server, unless every caller
+    /// reads the link at that server anyway.
     pub(super) fn note_links<'a>(
         &self,
         caller: &Caller,
@@ -431,8 +433,8 @@ impl Calls {
         }
     }
 
-    /// Records a link for the caller's session. Without a session, returns the URI under which the caller reads the
-    /// link, if it differs.
+    /// Records a link for the caller's session. Without a session, returns the URI under which the caller
+    /// reads the link, if it differs.
     fn linked(&self, caller: &Caller, server: &Arc<str>, uri: &str) -> Option<String> {
         if caller.lasting {
             caller.session.of_client().links.note(uri, server);
@@ -481,8 +483,8 @@ fn guide_name(server: &str, prompt: &str) -> String {
     full_name(SKILLS, &format!("{server}/{prompt}"))
 }
 
-/// Whether the URI is the one of the client's notices. Apps, watches and schedules, which call tools in a client's
-/// name, do not get them.
+/// Whether the URI is the one of the client's notices. Apps, watches and schedules, which call tools in a
+/// client's name, do not get them.
 fn is_notices(caller: &Caller, uri: &str) -> bool {
     caller.session.mail().is_some() && uri == named_uri(GATEWAY, NOTICES)
 }

@@ -1,9 +1,10 @@
 //! Publishing: the one writer of snapshots.
 //!
-//! The lists of the last run come first, before any server is started: as a catalogue, so that the handshake can use
-//! them, then indexed by words. New lists from servers become a catalogue, then an index by words, and then vectors. A
-//! snapshot is published at once with the known vectors, again while the missing ones are made, and once more when the
-//! graph of a large catalogue is built. Callers only ever wait for the lists of the last run.
+//! The lists of the last run come first, before any server is started: as a catalogue, so that the handshake
+//! can use them, then indexed by words. New lists from servers become a catalogue, then an index by words,
+//! and then vectors. A snapshot is published at once with the known vectors, again while the missing ones are
+//! made, and once more when the graph of a large catalogue is built. Callers only ever wait for the lists of
+//! the last run.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -132,7 +133,8 @@ impl Gateway {
             changed |= differs;
             differences = self.notices_of_differences(&mut news, of_pins);
             if changed || self.calls.guides.is_behind() {
-                // All lists use the same world, so that prompts of a server that has ended are not listed as skills.
+                // All lists use the same world, so that prompts of a server that has ended are not listed as
+                // skills.
                 world = self.servers.world();
                 known.retain(|server, known| {
                     known.session.is_none()
@@ -143,7 +145,8 @@ impl Gateway {
         }
     }
 
-    /// Applies a changed configuration to the lists: those of servers that are gone go, those of known servers come back.
+    /// Applies a changed configuration to the lists: those of servers that are gone go, those of known
+    /// servers come back.
     async fn relist(&self, known: &mut KnownLists, fresh: &mut HashSet<Arc<str>>) {
         let world = self.servers.world();
         known.retain(|server, _| RESERVED.contains(&&**server) || world.connections.contains_key(server));
@@ -164,7 +167,8 @@ impl Gateway {
 
     /// Notifies every session that sees a server that the server requires a sign-in.
     fn tell_of_sign_in(&self, server: &str, login: Option<&str>) {
-        // No command signs in to a session's server; the answer of `gateway.add_server` and of calls gives the remedy.
+        // No command signs in to a session's server; the answer of `gateway.add_server` and of calls gives
+        // the remedy.
         if self.servers.world().owners.contains_key(server) {
             return;
         }
@@ -203,8 +207,8 @@ impl Gateway {
         let mut was_told = false;
         for session in self.sessions.all() {
             let gate = Gate::of(&self.publisher, &session);
-            // Nobody knows who saw a removed tool, so its server's other tools decide. A server that has ended may have
-            // been another session's.
+            // Nobody knows who saw a removed tool, so its server's other tools decide. A server that has
+            // ended may have been another session's.
             let sees_server = gate.server(&notice.server).is_some() && gate.sees(&notice.server);
             let seen = |name: &mut String| match gate.catalog().get_renamed(name) {
                 // Every session that sees the server learns why a tool is gone.
@@ -276,8 +280,8 @@ impl Gateway {
     }
 }
 
-/// Describes what a server changed while it was in use. A tool that differs from its first definition may be an attack
-/// (a "rug pull"), so its new definition has to be read before use.
+/// Describes what a server changed while it was in use. A tool that differs from its first definition may be
+/// an attack (a "rug pull"), so its new definition has to be read before use.
 fn changes(server: &str, old: &Listing, new: &Listing) -> Option<ToolsChanged> {
     let name = |tool: &Value| tool.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
     let before: BTreeMap<String, &Arc<Value>> = old.tools.iter().map(|tool| (name(tool), tool)).collect();

@@ -122,8 +122,8 @@ impl Questions {
         self.room.cluster.as_ref().filter(|_| owner.session.is_none()).map(|cluster| &**cluster.replicas())
     }
 
-    /// Consumes the user's approval of a call in the chat or on the page, and says which. An approval counts once across all
-    /// replicas.
+    /// Consumes the user's approval of a call in the chat or on the page, and says which. An approval counts
+    /// once across all replicas.
     async fn take_approval(&self, approval: &Approval) -> Option<Approver> {
         let own = self.room.take_chat(|_, chat| chat.approver(approval).is_some());
         let own = own.and_then(|chat| chat.approver(approval));
@@ -191,9 +191,9 @@ impl Questions {
         !self.room.chats(|_, chat| chat.approver(approval)).is_empty()
     }
 
-    /// Asks before a call if its policy requires approval, unless the user has just approved this very call. A tool
-    /// with a question of its `own` asks every time: no answer counts for the rest of the session. The calls of a run
-    /// are not asked about here.
+    /// Asks before a call if its policy requires approval, unless the user has just approved this very call.
+    /// A tool with a question of its `own` asks every time: no answer counts for the rest of the session. The
+    /// calls of a run are not asked about here.
     pub(super) async fn approve(
         &self,
         caller: &Caller,
@@ -295,8 +295,8 @@ impl Questions {
         told.then(ask_again(&token))
     }
 
-    /// Asks the user with a form whether to trust a definition. Returns `None` without a clear answer. The model never
-    /// gets this question.
+    /// Asks the user with a form whether to trust a definition. Returns `None` without a clear answer. The
+    /// model never gets this question.
     pub(super) async fn trust(&self, caller: &Caller, question: &str) -> Option<bool> {
         let schema = json!({
             "type": "object",
@@ -373,8 +373,8 @@ impl Questions {
         own.into_iter().next().ok_or_else(|| no_question(token))
     }
 
-    /// Removes a question that no longer waits for the chat. Returns its outcome: the call that may run, or the answer that
-    /// the user gave elsewhere.
+    /// Removes a question that no longer waits for the chat. Returns its outcome: the call that may run, or
+    /// the answer that the user gave elsewhere.
     fn settled(&self, token: &str, open: ChatQuestion) -> Option<AskOutcome> {
         let outcome = match (open.settled.map(|settled| settled.answer), open.question.about) {
             (None, QuestionSubject::Call { in_chat: false, held, .. }) => AskOutcome::run(held),
@@ -428,7 +428,7 @@ impl Questions {
         }
         let answer = match open.question.read(token, said, content) {
             Ok(answer) => answer,
-            Err(again) => return Ok(AskOutcome::Answer(Box::new(again))),
+            Err(again) => return Ok(AskOutcome::Answer(again)),
         };
         // A token works once, even if two answers arrive at the same time: the first counts.
         let is_first = |of: &str, open: &ChatQuestion| of == token && open.settled.is_none();
@@ -463,8 +463,8 @@ impl Questions {
         self.room.chats(|open, chat| chat.waits_for_user().then(|| chat.shown(open)))
     }
 
-    /// Answers a question outside of the chat. The client gets the answer when it asks for it by its token, and with a notice if
-    /// its session, which `session_of` looks up, still lasts.
+    /// Answers a question outside of the chat. The client gets the answer when it asks for it by its token,
+    /// and with a notice if its session, which `session_of` looks up, still lasts.
     ///
     /// # Errors
     ///
@@ -522,8 +522,8 @@ pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns how long to wait for a form: within the client's soft deadline, unless the client can return at any time. A short
-/// deadline keeps its first half.
+/// Returns how long to wait for a form: within the client's soft deadline, unless the client can return at
+/// any time. A short deadline keeps its first half.
 pub(super) fn patience(caller: &Caller) -> Duration {
     match caller.forms() {
         Some(asker) if asker.parks => PARKED_AGE,
@@ -531,7 +531,8 @@ pub(super) fn patience(caller: &Caller) -> Duration {
     }
 }
 
-/// Remembers an approval for the rest of a session, if that is what the user said, and says how long the approval holds.
+/// Remembers an approval for the rest of a session, if that is what the user said, and says how long the
+/// approval holds.
 fn note_lasting(session: &Session, about: &QuestionSubject, answer: &AskAnswer, said: &Value) {
     let QuestionSubject::Call { approval, lasting, .. } = about else { return };
     if answer.status != AskStatus::Approved || answers::decision(said).decision == Decision::Yes {

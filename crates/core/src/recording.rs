@@ -34,9 +34,9 @@ impl Observing {
         if self.calls.is_on() && self.servers.config().gateway.keep_calls { MOST_OF_CALL } else { 0 }
     }
 
-    /// Counts a call, logs it and exports its span. On disk, only an audit log with `params = true` records params, without
-    /// secrets, and nothing records content. A result whose line must be in the audit log and cannot be becomes a fault;
-    /// results of own tools stay.
+    /// Counts a call, logs it and exports its span. On disk, only an audit log with `params = true` records
+    /// params, without secrets, and nothing records content. A result whose line must be in the audit log and
+    /// cannot be becomes a fault; results of own tools stay.
     pub(super) async fn record(
         &self,
         caller: &Caller,
@@ -50,7 +50,7 @@ impl Observing {
         let call = CallRecord {
             server: &tool.server,
             tool: &tool.name,
-            outcome: made.outcome.into(),
+            outcome: made.outcome,
             bytes_in,
             bytes_out,
             in_gateway,
@@ -163,7 +163,8 @@ fn ended_call(caller: &Caller, begun: &CallInFlight) -> FinishedCall {
     }
 }
 
-/// Returns what the page shows about a failure. Faults about params quote the params, so only their code is shown.
+/// Returns what the page shows about a failure. Faults about params quote the params, so only their code is
+/// shown.
 fn fault_words(code: &str, message: &str) -> Option<String> {
     let is_of_params = code == FaultCode::InvalidParams.as_str();
     (!is_of_params && !message.is_empty()).then(|| clip(&without_secrets(message).0, MAX_FAULT))

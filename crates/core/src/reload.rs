@@ -1,9 +1,9 @@
 //! Applying a changed configuration while clients are connected.
 //!
-//! Only changed servers are touched. A server with the same command or address keeps its connection and gets its new
-//! settings. A server with another command or address, or one that was removed, is retired once its calls in flight
-//! have ended; its replacement starts at once. An unusable file changes nothing. A file that loses protection
-//! (`losses`) changes nothing until the user accepts it.
+//! Only changed servers are touched. A server with the same command or address keeps its connection and gets
+//! its new settings. A server with another command or address, or one that was removed, is retired once its
+//! calls in flight have ended; its replacement starts at once. An unusable file changes nothing. A file that
+//! loses protection (`losses`) changes nothing until the user accepts it.
 
 mod losses;
 
@@ -140,9 +140,9 @@ impl Gateway {
         changes
     }
 
-    /// Reloads the file until the gateway stops: when the file or `secrets.env` beside it changes, when a required
-    /// keyring is unlocked, or when `nonet reload` asks for it at the `desk`. `read` checks the text of the file.
-    /// Watching starts with the call, before the future is first polled.
+    /// Reloads the file until the gateway stops: when the file or `secrets.env` beside it changes, when a
+    /// required keyring is unlocked, or when `nonet reload` asks for it at the `desk`. `read` checks the text
+    /// of the file. Watching starts with the call, before the future is first polled.
     pub fn watch(
         self: Arc<Self>,
         file: PathBuf,
@@ -198,7 +198,8 @@ impl Gateway {
                         () = keyring::answered_late() => {}
                         () = removed(post.as_deref()) => {
                             post = open_post(desk.clone(), &mut watcher).await.0;
-                            // A request may have been made before the folder was watched again, so it is read now.
+                            // A request may have been made before the folder was watched again, so it is read
+                            // now.
                         }
                         () = self.servers.life.stop.cancelled() => return,
                     }
@@ -288,7 +289,8 @@ impl Gateway {
         self.announce(Notice::ConfigChanged { changes, faults, hint })
     }
 
-    /// Logs the outcome of a changed file and notifies every session that sees all servers. Returns the notice.
+    /// Logs the outcome of a changed file and notifies every session that sees all servers. Returns the
+    /// notice.
     fn announce(&self, notice: Notice) -> Value {
         let is_clean = matches!(&notice, Notice::ConfigChanged { faults, .. } if faults.is_empty());
         let notice = Value::from(notice);
@@ -312,7 +314,8 @@ async fn removed(post: Option<&ReloadPost>) {
     }
 }
 
-/// Takes a place at the desk and watches for requests. Also returns the latest request, which was meant for others.
+/// Takes a place at the desk and watches for requests. Also returns the latest request, which was meant for
+/// others.
 async fn open_post(
     desk: Option<ReloadDesk>,
     watcher: &mut notify::RecommendedWatcher,

@@ -77,8 +77,8 @@ impl Run {
         (Self::new(label, CancellationToken::new(), Arc::new(move || last.last())), sink)
     }
 
-    /// Runs the work. If the work outlives the soft deadline, or the settle window of a background launch, it continues
-    /// as a job and the answer is its handle.
+    /// Runs the work. If the work outlives the soft deadline, or the settle window of a background launch, it
+    /// continues as a job and the answer is its handle.
     pub(super) async fn wait(
         self,
         jobs: &Jobs,
@@ -127,8 +127,8 @@ impl Run {
         }
     }
 
-    /// Returns when the work is to continue as a job: after the settle window of a launch, or when the client has
-    /// waited long enough. The time in which the client itself is being asked does not count.
+    /// Returns when the work is to continue as a job: after the settle window of a launch, or when the client
+    /// has waited long enough. The time in which the client itself is being asked does not count.
     async fn patience(&self, caller: &Caller) {
         let waits = caller.asker.as_ref().map(|asker| &asker.waits);
         let since = || waits.map_or(self.began, |waits| waits.since().into());
@@ -184,8 +184,8 @@ fn adopt(jobs: &Jobs, caller: &Caller, start: JobStart, running: JoinHandle<Call
     let session = Arc::downgrade(&caller.session);
     let owner = caller.session.owner().to_owned();
     let mail = caller.session.mail().cloned();
-    // A client of this machine's user may use a task from the next session. Other clients lose their tasks with their
-    // sessions.
+    // A client of this machine's user may use a task from the next session. Other clients lose their tasks
+    // with their sessions.
     let outlives = caller.local;
     // A client that follows the task in the protocol asks for its end itself.
     let wants_notice = caller.as_task == TaskMode::Never;

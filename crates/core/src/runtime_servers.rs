@@ -1,8 +1,8 @@
 //! Servers that clients add while the gateway runs.
 //!
-//! A server belongs to the session that added it: only that session and its apps see it, and it ends with the session.
-//! A permanent server first starts as the session's server, so that only a working server is written to servers.toml;
-//! then servers.toml takes it over.
+//! A server belongs to the session that added it: only that session and its apps see it, and it ends with the
+//! session. A permanent server first starts as the session's server, so that only a working server is written
+//! to servers.toml; then servers.toml takes it over.
 
 mod file;
 
@@ -38,8 +38,8 @@ const RELOAD_LIMIT: Duration = Duration::from_secs(10);
 /// How many servers one session may have, and how many all sessions together.
 const PER_SESSION: usize = 8;
 const PER_GATEWAY: usize = 32;
-/// The maximum size of one text of a server, and of all its texts together, because the user has to read them. In
-/// bytes.
+/// The maximum size of one text of a server, and of all its texts together, because the user has to read
+/// them. In bytes.
 pub(super) const MAX_TEXT: usize = 4_000;
 const MAX_TEXTS: usize = 16_000;
 /// How many lines of stderr an answer contains, and how long they may be.
@@ -226,7 +226,8 @@ impl Gateway {
         self.publisher.published().await;
     }
 
-    /// Writes a server to the file, and waits until it has replaced the session's server. Returns whether it has.
+    /// Writes a server to the file, and waits until it has replaced the session's server. Returns whether it
+    /// has.
     async fn keep_in_file(
         &self,
         name: &Arc<str>,
@@ -295,8 +296,8 @@ impl Gateway {
             .then(|| format!("Secrets that are no longer used are still stored: {unused}. The user can delete each with `nonet secret remove NAME --file`.")))
     }
 
-    /// Waits until `is_wanted` accepts the world and the published server: `None` if it is gone, else the session that
-    /// owns it. Returns whether that happened in time.
+    /// Waits until `is_wanted` accepts the world and the published server: `None` if it is gone, else the
+    /// session that owns it. Returns whether that happened in time.
     async fn until_published(
         &self,
         is_wanted: impl Fn(&World, Option<Option<u64>>) -> bool,
@@ -592,7 +593,8 @@ fn question(plan: &ServerCandidate, params: &Map<String, Value>, file: &str) -> 
     text
 }
 
-/// Returns the value of a variable, unless it is a secret. `NODE_OPTIONS` and similar variables decide what runs.
+/// Returns the value of a variable, unless it is a secret. `NODE_OPTIONS` and similar variables decide what
+/// runs.
 fn variable(name: &str, value: &str) -> String {
     match secrets::is_secret_name(name) && !secrets::is_harmless(value, name) {
         true => MASK.into(),
@@ -600,8 +602,8 @@ fn variable(name: &str, value: &str) -> String {
     }
 }
 
-/// Whether a character could hide itself or others from a reader: it is invisible, reverses the writing direction, or
-/// looks like a space.
+/// Whether a character could hide itself or others from a reader: it is invisible, reverses the writing
+/// direction, or looks like a space.
 fn hides(c: char) -> bool {
     c.is_control()
         || c.is_whitespace() && c != ' '
@@ -611,7 +613,8 @@ fn hides(c: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Returns a word of a command as a shell accepts it. Characters that could hide part of it from a reader are escaped.
+/// Returns a word of a command as a shell accepts it. Characters that could hide part of it from a reader are
+/// escaped.
 fn shown(word: &str) -> String {
     if !word.contains(hides) {
         return shell::word(word);

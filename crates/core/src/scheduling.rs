@@ -241,7 +241,8 @@ impl Errands {
         self.appoint(caller, ScheduledWork::Reminder { message }, arguments).await
     }
 
-    /// Checks that a tool may run unattended with these params. Returns the tool and the repairs to its params.
+    /// Checks that a tool may run unattended with these params. Returns the tool and the repairs to its
+    /// params.
     async fn scheduled_tool(
         &self,
         own: &Caller,
@@ -272,8 +273,8 @@ impl Errands {
         Ok((ScheduledWork::Tool { name: full, params: params.clone() }, prepared.repaired))
     }
 
-    /// Returns the params of `gateway.run_graph` if a name means a graph: that tool, `run_parallel`, or the name of a graph
-    /// that the session keeps. A schedule outlives the session, so the actions go with it.
+    /// Returns the params of `gateway.run_graph` if a name means a graph: that tool, `run_parallel`, or the
+    /// name of a graph that the session keeps. A schedule outlives the session, so the actions go with it.
     fn graph_to_schedule(
         &self,
         caller: &Caller,
@@ -346,7 +347,8 @@ impl Errands {
         let due_ms = timetable.after(now_ms, &zone);
         let owner = caller.owner().key().to_string();
         let label = label.map(|label| label.trim().to_string()).filter(|label| !label.is_empty());
-        // A label always gets the same id, so that gateways overwrite each other's appointments with that label.
+        // A label always gets the same id, so that gateways overwrite each other's appointments with that
+        // label.
         let id = match &label {
             Some(label) => format!("schedule-{}", hex(&Sha256::digest(label)[..6])),
             None => format!("schedule-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]),
@@ -475,15 +477,15 @@ impl Errands {
         self.put_off(record.clone(), &kept, next_ms).await.map(drop)
     }
 
-    /// Returns the lateness in milliseconds; 0 if it is too small to report. Work that was due before this gateway
-    /// first checked was missed, so its lateness always counts.
+    /// Returns the lateness in milliseconds; 0 if it is too small to report. Work that was due before this
+    /// gateway first checked was missed, so its lateness always counts.
     fn lateness(&self, due_ms: u64, now_ms: u64) -> u64 {
         let late_ms = now_ms.saturating_sub(due_ms);
         if late_ms >= LATE_MS || due_ms < self.table.began_ms(now_ms) { late_ms } else { 0 }
     }
 
-    /// Runs scheduled work as a task. A run that ended under an earlier gateway is only reported; a run that was cut off
-    /// is repeated only where a second run does no harm.
+    /// Runs scheduled work as a task. A run that ended under an earlier gateway is only reported; a run that
+    /// was cut off is repeated only where a second run does no harm.
     async fn run_scheduled(
         self: &Arc<Self>,
         mut record: Record,
@@ -664,8 +666,8 @@ impl Errands {
         self.put_off(record.clone(), &kept, next_ms).await.map(drop)
     }
 
-    /// Stores the next due time of an appointment, or removes the appointment. Returns `false` if it was cancelled or
-    /// overwritten meanwhile.
+    /// Stores the next due time of an appointment, or removes the appointment. Returns `false` if it was
+    /// cancelled or overwritten meanwhile.
     async fn put_off(
         &self,
         record: Record,
@@ -693,8 +695,8 @@ fn schedule_list() -> NextStep {
     NextStep::own("schedule_list", json!({}))
 }
 
-/// Collects the tools that an app and its inner apps name. Tools of a model are refused individually when the model
-/// calls them.
+/// Collects the tools that an app and its inner apps name. Tools of a model are refused individually when the
+/// model calls them.
 fn tools_of<'a>(
     config: &'a Config,
     id: &'a str,

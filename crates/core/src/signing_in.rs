@@ -12,8 +12,8 @@ const BEGIN: Duration = Duration::from_secs(30);
 const RETURN: Duration = Duration::from_secs(300);
 
 impl Gateway {
-    /// Starts the sign-in to a server. Returns the address to open; the rest happens when the browser returns. Fails
-    /// with the reason why the sign-in cannot start.
+    /// Starts the sign-in to a server. Returns the address to open; the rest happens when the browser
+    /// returns. Fails with the reason why the sign-in cannot start.
     pub async fn begin_sign_in(self: &Arc<Self>, server: &str) -> Result<String, String> {
         let config = self.servers.config();
         let settings = config.servers.iter().find(|(name, _)| name.as_str() == server);

@@ -104,7 +104,8 @@ impl<'a> Prompt<'a> {
         needed.filter(|(at, (name, _))| !is_given(*at, name)).map(|(_, (name, _))| *name).collect()
     }
 
-    /// Returns the arguments in the form that `prompts/get` requires: only strings, so numbers and flags become text.
+    /// Returns the arguments in the form that `prompts/get` requires: only strings, so numbers and flags
+    /// become text.
     fn arguments(&self, given: Option<Value>) -> Map<String, Value> {
         let in_text = |value: Value| match value {
             Value::String(_) => value,
@@ -256,7 +257,8 @@ impl Calls {
     }
 }
 
-/// Reads the arguments of a prompt as leniently as a tool's params. Plain text, and what does not fit, stays as it is.
+/// Reads the arguments of a prompt as leniently as a tool's params. Plain text, and what does not fit, stays
+/// as it is.
 fn read_arguments(caller: &Caller, gate: &Gate, skill: &str, given: Value) -> Value {
     let is_text = given.as_str().is_some_and(|text| !text.trim_start().starts_with('{'));
     let tool = gate.catalog().get(&name::full_name(SKILLS, skill)).filter(|_| !is_text);
@@ -282,8 +284,8 @@ fn may_use(gate: &Gate, skill: &str) -> Result<(), Fault> {
     }
 }
 
-/// Checks the rules for a server's prompt. A prompt that needs approval at each use has to be called like a tool,
-/// because that call asks the user.
+/// Checks the rules for a server's prompt. A prompt that needs approval at each use has to be called like a
+/// tool, because that call asks the user.
 fn may_get(gate: &Gate, server: &str, prompt: &Prompt<'_>, approved: bool) -> Result<(), Fault> {
     let full = name::full_name(SKILLS, &format!("{server}/{}", prompt.name));
     match gate.verdict_on_prompt(server, prompt.name) {

@@ -1,5 +1,5 @@
-//! The status of the servers and of the gateway: one source for `gateway.status`, `nonet status`, the live page and
-//! `/metrics`.
+//! The status of the servers and of the gateway: one source for `gateway.status`, `nonet status`, the live
+//! page and `/metrics`.
 
 use std::sync::Arc;
 

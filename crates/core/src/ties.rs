@@ -1,6 +1,7 @@
 //! The order of equal hits: first hits whose server is up, then hits whose calls cost less.
 //!
-//! Only hits that the ranking cannot tell apart are tied. Without figures about calls, the order stays unchanged.
+//! Only hits that the ranking cannot tell apart are tied. Without figures about calls, the order stays
+//! unchanged.
 
 use std::{cmp::Reverse, collections::HashMap};
 
@@ -11,11 +12,12 @@ use nonet_servers::catalog::Tool;
 
 use crate::gate::Gate;
 
-/// The largest difference between two equal hits, as a share of the score. The smallest bonus of the ranking is ten
-/// times as large, and an answer shows the same score for hits that differ by less.
+/// The largest difference between two equal hits, as a share of the score. The smallest bonus of the ranking
+/// is ten times as large, and an answer shows the same score for hits that differ by less.
 const EQUAL: f32 = 0.001;
-/// The same limit for twins, whose texts differ only in the server's name and description. Measured with the built-in
-/// model: unrelated names and descriptions differ by up to 0.05; a hint at one of the servers makes 0.12 or more.
+/// The same limit for twins, whose texts differ only in the server's name and description. Measured with the
+/// built-in model: unrelated names and descriptions differ by up to 0.05; a hint at one of the servers makes
+/// 0.12 or more.
 const EQUAL_TWINS: f32 = 0.05;
 
 /// The criteria for equal hits; the better hit has the smaller value.
@@ -116,8 +118,8 @@ fn settle(hits: &mut [Hit], standing: impl Fn(&Hit) -> TieRank) -> Vec<(usize, T
     decided
 }
 
-/// Whether two hits differ by less than this share of the better one's score. The best tool for a part of the request
-/// keeps its place.
+/// Whether two hits differ by less than this share of the better one's score. The best tool for a part of the
+/// request keeps its place.
 fn are_equal(better: &Hit, other: &Hit, share: f32) -> bool {
     // Displayed scores are capped at 1, so compare the raw ones.
     let score = |hit: &Hit| hit.signals.fit() + hit.signals.priority;

@@ -1,5 +1,5 @@
-//! Trust in the servers' definitions: compares lists with the pins before they are published, reports changes, and lets
-//! the user trust them.
+//! Trust in the servers' definitions: compares lists with the pins before they are published, reports
+//! changes, and lets the user trust them.
 
 use std::sync::Arc;
 
@@ -89,7 +89,8 @@ impl Gateway {
     /// Records that these changes were reported, or leaves the notice for the next session.
     pub(super) fn note_told(&self, was_told: bool, notice: ToolsChanged, news: Vec<ChangeNews>) {
         let notice = Value::from(Notice::ToolsChanged(Box::new(notice)));
-        // The sessions of a command's gateway show no notices, so the next serving gateway reports the changes.
+        // The sessions of a command's gateway show no notices, so the next serving gateway reports the
+        // changes.
         if self.errands.keeps_time.get().is_none() {
             return;
         }
@@ -126,8 +127,8 @@ impl Calls {
         shell::nonet(&format!("trust {}", shell::word(name)), &self.servers.config().file)
     }
 
-    /// Trusts the waiting definitions as the user has seen them, and publishes them. Returns how many were still as
-    /// seen.
+    /// Trusts the waiting definitions as the user has seen them, and publishes them. Returns how many were
+    /// still as seen.
     pub async fn trust(&self, seen: Vec<Pin>) -> Result<usize, String> {
         let pins = self.publisher.pins.clone();
         let done = tokio::task::spawn_blocking(move || pins.trust(&seen)).await;

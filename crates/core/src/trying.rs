@@ -1,5 +1,5 @@
-//! Servers that are tried out before they are written to servers.toml, and edits of the file that wait until they are
-//! in use.
+//! Servers that are tried out before they are written to servers.toml, and edits of the file that wait until
+//! they are in use.
 
 use std::{sync::Arc, time::Duration};
 
@@ -121,8 +121,8 @@ impl ServerTrial {
 }
 
 impl Gateway {
-    /// Starts servers of a configuration that is not in use, all at once, and stops them again. No client sees these
-    /// servers. Returns the result of each; for a failed server, with its last lines of stderr.
+    /// Starts servers of a configuration that is not in use, all at once, and stops them again. No client
+    /// sees these servers. Returns the result of each; for a failed server, with its last lines of stderr.
     pub async fn try_servers(&self, config: &Config, names: &[String]) -> Vec<ServerTrial> {
         self.servers.mask_by(config);
         join_all(names.iter().map(async |name| {
@@ -180,7 +180,8 @@ impl Gateway {
         let config = self.servers.config();
         let file = &config.file;
         if !file.exists() {
-            // The first server makes the file. One that went away is not begun anew: its other servers would be lost.
+            // The first server makes the file. One that went away is not begun anew: its other servers would
+            // be lost.
             return (!config.servers.is_empty()).then(|| {
                 format!(
                     "{} no longer exists. Restore it, or start Nonet with `--config FILE`.",
@@ -262,8 +263,8 @@ impl Gateway {
         }
     }
 
-    /// Reads the configuration again, in every gateway of the file, with a value that the user has just stored. Waits until the
-    /// server no longer misses the value. Fails with the reason if it still does.
+    /// Reads the configuration again, in every gateway of the file, with a value that the user has just
+    /// stored. Waits until the server no longer misses the value. Fails with the reason if it still does.
     pub async fn retry_with_value(&self, server: &str, name: &str) -> Result<(), String> {
         let file = self.servers.config().file.clone();
         if let Some(desk) = self.keeping.folder.as_deref().map(|state| ReloadDesk::of(state, &file)) {

@@ -1,8 +1,8 @@
-//! The work of all clients, for the user of the machine: tasks, watches, schedules, facts, kept results and waiting
-//! workflows.
+//! The work of all clients, for the user of the machine: tasks, watches, schedules, facts, kept results and
+//! waiting workflows.
 //!
-//! The user sees and ends clients' work regardless of their profiles, through the same functions as the clients' own
-//! tools.
+//! The user sees and ends clients' work regardless of their profiles, through the same functions as the
+//! clients' own tools.
 
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ impl Gateway {
                     true => Some(self.keeping.kept.of_task(&by, id, SHOWN).await.unwrap_or_default()),
                     false => None,
                 };
-                WorkDetails::Task { task, result }
+                WorkDetails::Task { task: Box::new(task), result }
             }
             WorkKind::Watch => {
                 let (record, watch) = self.errands.watch_of(owner, id).await?;

@@ -116,8 +116,8 @@ struct CheckOutcome {
 }
 
 impl Errands {
-    /// Starts a watch with its first check. A tool that fails at the moment can be watched; if its failure cannot pass,
-    /// returns the failed result and starts no watch.
+    /// Starts a watch with its first check. A tool that fails at the moment can be watched; if its failure
+    /// cannot pass, returns the failed result and starts no watch.
     pub(super) async fn start_watch(
         self: &Arc<Self>,
         caller: &Caller,
@@ -285,8 +285,8 @@ impl Errands {
         }
     }
 
-    /// Changes a watch and the time of its next check. If another gateway's change comes first, retries on top of that
-    /// change.
+    /// Changes a watch and the time of its next check. If another gateway's change comes first, retries on
+    /// top of that change.
     pub(super) async fn change_watch(
         &self,
         owner: &str,
@@ -331,8 +331,8 @@ impl Errands {
         Ok(self.took_check(&caller, record, &looked, at_ms, elapsed_ms).await?)
     }
 
-    /// Stores the finding of a check, and posts its news. A watch stopped meanwhile has no news; a watch paused
-    /// meanwhile stays paused.
+    /// Stores the finding of a check, and posts its news. A watch stopped meanwhile has no news; a watch
+    /// paused meanwhile stays paused.
     async fn took_check(
         &self,
         caller: &Caller,
@@ -352,7 +352,8 @@ impl Errands {
             record.due_ms = (watch.state == WatchState::Active)
                 .then(|| watch.next_ms(was_due, self.keeping.clock.unix_ms()));
             record.body = json!(watch);
-            // The notice comes first: if the gateway is killed in between, the notice is repeated rather than lost.
+            // The notice comes first: if the gateway is killed in between, the notice is repeated rather than
+            // lost.
             if let Some(news) = news {
                 let notice = self.watch_notice(caller, &record.id, &watch, &news, looked).await;
                 let id = format!("{}-{}", record.id, watch.counts.checks);

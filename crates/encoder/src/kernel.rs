@@ -1,7 +1,8 @@
 //! The arithmetic of the encoder: products of matrices in tiles, and the functions between them.
 //!
-//! Compiled once for each of a few instruction sets; the best of them is chosen at run time. What a `with_simd` calls is inlined
-//! into it, because only so is it compiled for that set. Knows numbers, not layers.
+//! Compiled once for each of a few instruction sets; the best of them is chosen at run time. What a
+//! `with_simd` calls is inlined into it, because only so is it compiled for that set. Knows numbers, not
+//! layers.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -57,7 +58,8 @@ impl Kernel {
         self.0.dispatch(Linear { rows, weights, bias, out });
     }
 
-    /// Multiplies rows with a matrix of float32 in blocks of `[inputs][16]`: `out[token][output]`, a row each `stride` values.
+    /// Multiplies rows with a matrix of float32 in blocks of `[inputs][16]`: `out[token][output]`, a row each
+    /// `stride` values.
     pub(crate) fn product(self, rows: &Tiles, matrix: &[[f32; BLOCK]], out: &mut [f32], stride: usize) {
         self.0.dispatch(Product { rows, matrix, out, stride });
     }
@@ -67,12 +69,14 @@ impl Kernel {
         self.0.dispatch(Gelu(values));
     }
 
-    /// Replaces each row of `width` values by its softmax over the first `count`. The rest of the row becomes nearly 0.
+    /// Replaces each row of `width` values by its softmax over the first `count`. The rest of the row becomes
+    /// nearly 0.
     pub(crate) fn softmax(self, rows: &mut [f32], width: usize, count: usize) {
         self.0.dispatch(Softmax { rows, width, count });
     }
 
-    /// Replaces each row by itself plus the row of `added`, with mean 0 and variance 1, scaled by `gamma` and moved by `beta`.
+    /// Replaces each row by itself plus the row of `added`, with mean 0 and variance 1, scaled by `gamma` and
+    /// moved by `beta`.
     pub(crate) fn add_and_normalize(
         self,
         rows: &mut [f32],
@@ -114,7 +118,8 @@ macro_rules! with_registers {
     };
 }
 
-/// Rows of float32, cut into tiles in which the values of an input lie side by side: `[inputs][tokens of the tile]`.
+/// Rows of float32, cut into tiles in which the values of an input lie side by side:
+/// `[inputs][tokens of the tile]`.
 #[derive(Default)]
 pub(crate) struct Tiles {
     values: Vec<f32>,
@@ -423,7 +428,8 @@ fn sum<S: Simd>(simd: S, row: &[f32]) -> f32 {
     simd.reduce_sum_f32s(sum)
 }
 
-/// Returns e to the power of `x`, which is at most 0. The relative error is below 2e-7; below -87 it returns about 1e-38.
+/// Returns e to the power of `x`, which is at most 0. The relative error is below 2e-7; below -87 it returns
+/// about 1e-38.
 ///
 /// The power of two by the bits of the exponent, the rest by the polynomial of Cephes' `expf`.
 #[inline(always)]

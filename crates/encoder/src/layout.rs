@@ -161,7 +161,8 @@ impl<'m> Weights<'m> {
         let (values, scales) =
             (&self.words[token * values..][..values], &self.scales[token * scales..][..scales]);
         if self.shape.has_small_words {
-            // A byte holds a value of the first half in its low bits, and one of the second half in its high bits.
+            // A byte holds a value of the first half in its low bits, and one of the second half in its high
+            // bits.
             let low = values.iter().map(|byte| byte & 15);
             let all = low.chain(values.iter().map(|byte| byte >> 4));
             for (at, (to, value)) in to.iter_mut().zip(all).enumerate() {

@@ -1,9 +1,10 @@
 //! Runs a sentence encoder of the MiniLM family: tokens in, one vector for each text out.
 //!
-//! The model is a slice of bytes in the form that [`pack`] writes at build time: int8 weights in the order in which they are read,
-//! with a float32 scale for each output and 64 inputs. Nothing is loaded, unpacked or copied; a program's own pages are the model.
-//! Activations are float32, so a vector is that of the ONNX graph up to rounding, and does not depend on the texts beside it.
-//! The words of a text become tokens here too where a vocabulary is as large as a model's ([`Pieces`]).
+//! The model is a slice of bytes in the form that [`pack`] writes at build time: int8 weights in the order in
+//! which they are read, with a float32 scale for each output and 64 inputs. Nothing is loaded, unpacked or
+//! copied; a program's own pages are the model. Activations are float32, so a vector is that of the ONNX
+//! graph up to rounding, and does not depend on the texts beside it. The words of a text become tokens here
+//! too where a vocabulary is as large as a model's ([`Pieces`]).
 
 mod kernel;
 mod layout;
@@ -115,8 +116,8 @@ impl<'m> Encoder<'m> {
         self.weights.shape
     }
 
-    /// Returns the vector of each text, of `width` values and length 1: the mean of its tokens' vectors, projected if the model
-    /// has a matrix for that, and normalised.
+    /// Returns the vector of each text, of `width` values and length 1: the mean of its tokens' vectors,
+    /// projected if the model has a matrix for that, and normalised.
     pub fn embed(&mut self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>, EncodeError> {
         if texts.is_empty() {
             return Ok(Vec::new());
@@ -203,7 +204,8 @@ impl<'m> Encoder<'m> {
 }
 
 impl Attention {
-    /// Mixes the values of one text, head by head. `from` has a query, a key and a value for each token, `to` the mix.
+    /// Mixes the values of one text, head by head. `from` has a query, a key and a value for each token, `to`
+    /// the mix.
     fn attend(&mut self, kernel: Kernel, shape: Shape, from: &[f32], to: &mut [f32]) {
         let Shape { width, heads, .. } = shape;
         let head = width / heads;

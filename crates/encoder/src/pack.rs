@@ -1,6 +1,8 @@
-//! Packs an ONNX file of the MiniLM family, as `models/export_minilm.py` writes it with int8 weights, for the kernels.
+//! Packs an ONNX file of the MiniLM family, as `models/export_minilm.py` writes it with int8 weights, for the
+//! kernels.
 //!
-//! Finds the weights by their names and checks shapes and types. The graph around them is not read: it is known.
+//! Finds the weights by their names and checks shapes and types. The graph around them is not read: it is
+//! known.
 
 use std::collections::HashMap;
 

@@ -1,13 +1,16 @@
-//! A Unigram vocabulary in a program's own pages: pieces of words, each with the logarithm of its probability.
+//! A Unigram vocabulary in a program's own pages: pieces of words, each with the logarithm of its
+//! probability.
 //!
-//! A finite-state map leads from a piece to its token; nothing is loaded. A word is cut where the sum of its pieces' scores is largest
-//! (Kudo 2018, "Subword Regularization", section 3.2), as SentencePiece and the crate `tokenizers` do.
+//! A finite-state map leads from a piece to its token; nothing is loaded. A word is cut where the sum of its
+//! pieces' scores is largest (Kudo 2018, "Subword Regularization", section 3.2), as SentencePiece and the
+//! crate `tokenizers` do.
 
 use fst::raw::{Fst, Output};
 
 /// What a score of 1 is as an integer. SentencePiece writes four decimals.
 const ONE: i32 = 10_000;
-/// How much less likely than the least likely piece a character without a piece is (`kUnkPenalty` of SentencePiece).
+/// How much less likely than the least likely piece a character without a piece is (`kUnkPenalty` of
+/// SentencePiece).
 const UNKNOWN_PENALTY: i32 = 10 * ONE;
 
 /// A vocabulary as a program carries it.
@@ -114,8 +117,8 @@ impl Pieces {
     }
 }
 
-/// Returns the scores and the map of a Unigram vocabulary, from a `tokenizer.json` of the crate `tokenizers`. Its special tokens are
-/// no pieces: no text contains them.
+/// Returns the scores and the map of a Unigram vocabulary, from a `tokenizer.json` of the crate `tokenizers`.
+/// Its special tokens are no pieces: no text contains them.
 #[cfg(any(test, feature = "pack"))]
 pub fn pack_pieces(tokenizer: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Box<dyn std::error::Error>> {
     #[derive(serde::Deserialize)]

@@ -1,6 +1,8 @@
-//! Backups of the files that Nonet changes: in the state folder, which no sandbox shows, and readable only by their owner.
+//! Backups of the files that Nonet changes: in the state folder, which no sandbox shows, and readable only by
+//! their owner.
 //!
-//! A backup has the name of its file and the time. Earlier versions kept it beside the file, where [`Backups::find`] looks too.
+//! A backup has the name of its file and the time. Earlier versions kept it beside the file, where
+//! [`Backups::find`] looks too.
 
 use std::{
     fs::{self, OpenOptions},
@@ -93,7 +95,8 @@ impl Backups {
         }
     }
 
-    /// Removes the backups of a file that are too old, unless `uninstall` needs them; closes the others to other users.
+    /// Removes the backups of a file that are too old, unless `uninstall` needs them; closes the others to
+    /// other users.
     fn sweep_folder(&self, folder: &Path, file: &Path) {
         let Some(needed) = receipt::needed(file) else { return };
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -92,8 +92,8 @@ impl FileChange {
         self.before.is_some() && self.after.is_none()
     }
 
-    /// Returns a unified diff for people: secrets are masked as `***`, in the lines around the change too; line ends are not
-    /// shown.
+    /// Returns a unified diff for people: secrets are masked as `***`, in the lines around the change too;
+    /// line ends are not shown.
     pub fn diff(&self) -> String {
         let text = |bytes: &Option<Vec<u8>>| {
             let text = String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).replace("\r\n", "\n");
@@ -170,7 +170,8 @@ impl FileChange {
         Ok(ChangeResult { file: Some(file), backup })
     }
 
-    /// Keeps a trusted file trusted through this edit: beforehand, because a running gateway reads the new text at once.
+    /// Keeps a trusted file trusted through this edit: beforehand, because a running gateway reads the new
+    /// text at once.
     fn keep_trusted(&self, file: &Path, after: &[u8]) -> Option<TrustedFiles> {
         let files = TrustedFiles::of_user()?;
         match files.follow_edit(file, self.before.as_deref()?, after) {

@@ -1,5 +1,5 @@
-//! Adds an entry to a host's text and removes entries, without changing anything else: comments, order, indentation,
-//! unknown keys. Each edit is verified by reading the result.
+//! Adds an entry to a host's text and removes entries, without changing anything else: comments, order,
+//! indentation, unknown keys. Each edit is verified by reading the result.
 
 use std::path::Path;
 
@@ -40,8 +40,8 @@ impl HostTable<'_> {
         }
     }
 
-    /// Adds an entry, or sets keys of an existing one. Its other keys stay, except the ones that would make it a
-    /// remote server.
+    /// Adds an entry, or sets keys of an existing one. Its other keys stay, except the ones that would make
+    /// it a remote server.
     pub(crate) fn put(
         &self,
         text: &str,

@@ -200,7 +200,8 @@ impl FoundEntries {
     }
 }
 
-/// Adds a client's rules to one of its servers. A server stays with its client if servers.toml cannot express a rule.
+/// Adds a client's rules to one of its servers. A server stays with its client if servers.toml cannot express
+/// a rule.
 fn with_rules(
     mut server: Box<HostServer>,
     mut notes: Vec<String>,

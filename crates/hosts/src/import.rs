@@ -24,7 +24,8 @@ pub enum ImportSource<'a> {
     All,
     /// A host's files: the user's, and the current project's.
     Host(&'static Host),
-    /// The user-scope files of these hosts, if they exist, without the servers that the user leaves where they are.
+    /// The user-scope files of these hosts, if they exist, without the servers that the user leaves where
+    /// they are.
     Users(&'a [&'static Host], &'a [RemainingServer]),
     /// One file, of any host.
     File(&'a Path),
@@ -39,19 +40,20 @@ pub struct ImportOptions<'a> {
     pub replace: bool,
     /// Where new secrets go.
     pub keyring: Option<&'a Keyring>,
-    /// Whether secrets that servers.toml names as variables go into `secrets.env` beside it; without a keyring, new secrets
-    /// go there too.
+    /// Whether secrets that servers.toml names as variables go into `secrets.env` beside it; without a
+    /// keyring, new secrets go there too.
     pub file: bool,
 }
 
-/// Reads servers and works out the servers.toml that contains them. Nothing is written before [`FileChange::apply`].
+/// Reads servers and works out the servers.toml that contains them. Nothing is written before
+/// [`FileChange::apply`].
 ///
-/// Invalid names are adapted for servers.toml. If another server has the name, a number is added: `github-2`; with `replace`,
-/// a server from before the import is replaced instead. Two servers are the same if their connections are; other keys in
-/// servers.toml (tags, rules, times) do not matter, and stay.
+/// Invalid names are adapted for servers.toml. If another server has the name, a number is added: `github-2`;
+/// with `replace`, a server from before the import is replaced instead. Two servers are the same if their
+/// connections are; other keys in servers.toml (tags, rules, times) do not matter, and stay.
 ///
-/// Secrets go into the keyring or `secrets.env`, or become variables. An existing secret of the same name with another value
-/// stays, and the new one gets another name.
+/// Secrets go into the keyring or `secrets.env`, or become variables. An existing secret of the same name
+/// with another value stays, and the new one gets another name.
 pub fn import(
     source: ImportSource,
     servers_toml: &Path,
@@ -100,8 +102,9 @@ fn differences(rows: &[ImportRow]) -> Vec<String> {
     servers.into_iter().map(note).collect()
 }
 
-/// Works out an edit of servers.toml whose secrets are stored: in the keyring if there is one, else in `secrets.env`. The
-/// keyring is asked only if there are secrets, and may take at most `limit`; it is returned if used.
+/// Works out an edit of servers.toml whose secrets are stored: in the keyring if there is one, else in
+/// `secrets.env`. The keyring is asked only if there are secrets, and may take at most `limit`; it is
+/// returned if used.
 pub fn keeping_secrets<T: AsMut<ImportPlan>, E>(
     limit: Duration,
     replace: bool,

@@ -65,7 +65,8 @@ pub struct ImportRow {
     /// The client's own rules for its tools, and what servers.toml has for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<MappedRule>,
-    /// Why the server must stay in its file although servers.toml has it: Nonet would not run it, or not as the host does.
+    /// Why the server must stay in its file although servers.toml has it: Nonet would not run it, or not as
+    /// the host does.
     #[serde(skip)]
     pub stays: Option<String>,
     /// Whether this import adds a rule for the server that servers.toml does not have yet.
@@ -225,8 +226,8 @@ pub struct KeptSecret {
     pub(super) value: Secret,
 }
 
-/// Stores the value of a name that servers.toml mentions. Returns the place, for the user. A keyring may ask its user, who has
-/// just typed the value.
+/// Stores the value of a name that servers.toml mentions. Returns the place, for the user. A keyring may ask
+/// its user, who has just typed the value.
 pub fn keep_secret(
     servers_toml: &Path,
     name: &str,
@@ -380,13 +381,14 @@ impl ImportPlan {
         Ok(is_new)
     }
 
-    /// Returns the servers of one table that servers.toml has now and Nonet may run: [`install`](super::install) may
-    /// remove them from the table.
+    /// Returns the servers of one table that servers.toml has now and Nonet may run:
+    /// [`install`](super::install) may remove them from the table.
     pub fn carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<KnownServer> {
         self.carried_if(host, scope, machine, ImportRow::is_there)
     }
 
-    /// Returns the servers of one table that [`install`](super::install) may remove once this import is applied.
+    /// Returns the servers of one table that [`install`](super::install) may remove once this import is
+    /// applied.
     pub fn will_be_carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<KnownServer> {
         self.carried_if(host, scope, machine, |_| true)
     }
@@ -406,7 +408,8 @@ impl ImportPlan {
         carried.collect()
     }
 
-    /// Returns the servers of one table that [`install`](super::install) must leave there now, each with the reason.
+    /// Returns the servers of one table that [`install`](super::install) must leave there now, each with the
+    /// reason.
     pub fn staying(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<(String, String)> {
         let rows = self.rows_of(host, scope, machine);
         let why = |row: &ImportRow| match row.why_it_stays() {

@@ -68,7 +68,8 @@ impl<'a> ImportMerge<'a> {
         })
     }
 
-    /// Returns the plan of a change of servers.toml, with the secrets that were noted. Fails if the keyring could not be read.
+    /// Returns the plan of a change of servers.toml, with the secrets that were noted. Fails if the keyring
+    /// could not be read.
     pub(crate) fn plan(self, rows: Vec<ImportRow>, change: FileChange) -> Result<ImportPlan, HostFault> {
         if let Some(error) = self.names.trouble() {
             return Err(unusable(&error));
@@ -274,8 +275,8 @@ impl<'a> ImportMerge<'a> {
         self.names.has_keyring() && kept < secrets
     }
 
-    /// Records which variables and keyring secrets the server needs. `there` lists the ones that servers.toml already
-    /// has for it.
+    /// Records which variables and keyring secrets the server needs. `there` lists the ones that servers.toml
+    /// already has for it.
     fn note_references(
         &mut self,
         found: &FoundEntry,
@@ -317,7 +318,8 @@ impl<'a> ImportMerge<'a> {
         }
     }
 
-    /// Returns a text of a server with references in the place of its secrets, which are noted. `file` has the text.
+    /// Returns a text of a server with references in the place of its secrets, which are noted. `file` has
+    /// the text.
     pub(crate) fn without_secrets(&mut self, parts: &TextParts, server: &str, file: &Path) -> String {
         let text = written(parts, server, file, &mut self.names);
         for part in parts {
@@ -331,8 +333,8 @@ impl<'a> ImportMerge<'a> {
         text
     }
 
-    /// Whether a secret is stored under its name. A variable with another value in `secrets.env` is set by the
-    /// environment, and stays.
+    /// Whether a secret is stored under its name. A variable with another value in `secrets.env` is set by
+    /// the environment, and stays.
     fn is_stored(&self, reference: &Reference, value: &str) -> bool {
         match reference {
             Reference::Keyring(_) => self.names.has_keyring(),

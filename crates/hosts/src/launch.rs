@@ -70,8 +70,8 @@ pub fn is_lost(command: &str) -> bool {
     file.is_absolute() && (!file.exists() || fetched_by(file).is_some())
 }
 
-/// Builds the launch of a fetched program, with the command's absolute path if found: clients may not have the
-/// shell's PATH.
+/// Builds the launch of a fetched program, with the command's absolute path if found: clients may not have
+/// the shell's PATH.
 fn fetched(command: &str, args: &[&str], os: Os) -> LaunchCommand {
     let mut args: Vec<String> = args.iter().map(ToString::to_string).collect();
     // On Windows, `npx` is a script, which not every client can start.

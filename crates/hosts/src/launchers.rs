@@ -7,7 +7,8 @@ pub(super) fn program_of(command: &str) -> String {
     name.to_string()
 }
 
-/// Returns the program whose version determines what a launcher can start; none if the command is not a launcher.
+/// Returns the program whose version determines what a launcher can start; none if the command is not a
+/// launcher.
 pub fn runtime_of(command: &str) -> Option<&'static str> {
     Some(match program_of(command).as_str() {
         "npx" | "pnpx" | "pnpm" | "yarn" | "tsx" | "node" => "node",

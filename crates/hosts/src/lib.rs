@@ -1,9 +1,10 @@
 //! Hosts: the applications that MCP clients run in, and the files in which they keep their servers.
 //!
-//! [`import`] brings servers from such a file into servers.toml; [`install`] adds Nonet to a host's file, [`uninstall`] removes
-//! it. [`add_server`], [`remove_server`] and [`enable_server`] edit single servers of servers.toml. Each returns a [`FileChange`], to
-//! be shown or applied. This room knows files and text, its keyring argument, and `secrets.env`. It uses no network, starts no
-//! process, and asks a [`Machine`] for everything that differs between computers.
+//! [`import`] brings servers from such a file into servers.toml; [`install`] adds Nonet to a host's file,
+//! [`uninstall`] removes it. [`add_server`], [`remove_server`] and [`enable_server`] edit single servers of
+//! servers.toml. Each returns a [`FileChange`], to be shown or applied. This room knows files and text, its
+//! keyring argument, and `secrets.env`. It uses no network, starts no process, and asks a [`Machine`] for
+//! everything that differs between computers.
 
 mod backups;
 mod change;
@@ -93,14 +94,15 @@ pub struct Host {
     program: &'static str,
     /// Further keys of a program's entry, besides the program and `args`, as a JSON object.
     extra: &'static str,
-    /// The key of an entry with which the host asks about no tool of the server, as a JSON object; empty if its entries have
-    /// none.
+    /// The key of an entry with which the host asks about no tool of the server, as a JSON object; empty if
+    /// its entries have none.
     always_allow: &'static str,
     /// The unit of `timeout`.
     timeout: Unit,
     /// Whether `$NAME` within a text is a variable.
     bare_variables: bool,
-    /// Entries for Nonet by host version, for the user to paste: the file does not say which version reads it.
+    /// Entries for Nonet by host version, for the user to paste: the file does not say which version reads
+    /// it.
     by_hand: Option<fn(&LaunchCommand) -> String>,
 }
 
@@ -137,7 +139,8 @@ impl Host {
         }
     }
 
-    /// Returns the line of an entry with which the host asks about none of the server's tools, if its entries have one.
+    /// Returns the line of an entry with which the host asks about none of the server's tools, if its entries
+    /// have one.
     pub fn always_allow(&self) -> Option<String> {
         let keys: serde_json::Map<_, _> = serde_json::from_str(self.always_allow).ok()?;
         let (key, value) = keys.into_iter().next()?;

@@ -54,7 +54,8 @@ pub fn plain_secrets(servers_toml: &Path) -> Result<Vec<ConfigFault>, HostFault>
     Ok(literals(text.plain()).into_iter().map(warning).collect())
 }
 
-/// Works out a servers.toml that names its secrets instead of containing them. The secrets are stored according to `options`.
+/// Works out a servers.toml that names its secrets instead of containing them. The secrets are stored
+/// according to `options`.
 pub fn move_secrets(
     servers_toml: &Path,
     options: ImportOptions,
@@ -72,11 +73,13 @@ pub fn move_secrets(
     joining.plan(Vec::new(), change)
 }
 
-/// Returns a text of servers.toml with a reference in the place of each secret. The secrets are noted in `joining`.
+/// Returns a text of servers.toml with a reference in the place of each secret. The secrets are noted in
+/// `joining`.
 pub(super) fn referring(text: &str, servers_toml: &Path, joining: &mut ImportMerge) -> String {
     let mut after = text.to_string();
     let mut found = literals(text);
-    // Names are given in the order of the text; edits go from last to first, so that earlier positions stay valid.
+    // Names are given in the order of the text; edits go from last to first, so that earlier positions stay
+    // valid.
     found.sort_by_key(|literal| literal.span.start);
     let new: Vec<String> = found
         .iter()

@@ -1,7 +1,8 @@
 //! Moves the servers of this machine's clients behind Nonet: the steps that `nonet setup` and the page share.
 //!
-//! A [`Setup`] is everything known before the first question. Nothing is written before the caller applies the [`ImportPlan`]
-//! servers.toml or the [`FileChange`] of a client's file; a [`SetupUndo`] knows how to undo all of it.
+//! A [`Setup`] is everything known before the first question. Nothing is written before the caller applies
+//! the [`ImportPlan`] servers.toml or the [`FileChange`] of a client's file; a [`SetupUndo`] knows how to
+//! undo all of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -69,8 +70,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Returns the setup of the named clients, else of the clients with a configuration. A client with an unreadable file or
-    /// another Nonet is skipped.
+    /// Returns the setup of the named clients, else of the clients with a configuration. A client with an
+    /// unreadable file or another Nonet is skipped.
     ///
     /// # Errors
     ///
@@ -102,8 +103,8 @@ impl Setup {
         Ok(setup)
     }
 
-    /// Returns how a client should start Nonet: unchanged, if the configuration is the same. Fails for a file that cannot be
-    /// edited, such as flow-style YAML: it must not stop the other clients.
+    /// Returns how a client should start Nonet: unchanged, if the configuration is the same. Fails for a file
+    /// that cannot be edited, such as flow-style YAML: it must not stop the other clients.
     fn launch(&self, host: &'static Host, profile: Option<&str>) -> Result<LaunchCommand, HostFault> {
         import(ImportSource::Users(&[host], &[]), &self.target, ImportOptions::default(), &self.machine)?;
         let wanted = LaunchCommand::of(&self.target, profile, &self.machine).map_err(|source| {
@@ -131,14 +132,15 @@ impl Setup {
         Ok(launch)
     }
 
-    /// Whether the configuration that an entry names is this servers.toml; without a name, the user's own counts.
+    /// Whether the configuration that an entry names is this servers.toml; without a name, the user's own
+    /// counts.
     fn is_target(&self, config: Option<&str>) -> bool {
         let file = config.map_or_else(config::user_file, |file| std::path::absolute(file).ok());
         file.as_deref() == Some(&*self.target)
     }
 
-    /// Works out the servers.toml with the servers of the clients, but without those left out, and with their secrets stored. A
-    /// keyring is asked only if needed, for at most `limit`.
+    /// Works out the servers.toml with the servers of the clients, but without those left out, and with their
+    /// secrets stored. A keyring is asked only if needed, for at most `limit`.
     pub fn import(
         &self,
         limit: Duration,
@@ -186,7 +188,8 @@ impl Setup {
         self.clients.iter().map(plan).collect()
     }
 
-    /// Whether at least two clients start Nonet with this configuration after the changes, and can share a gateway.
+    /// Whether at least two clients start Nonet with this configuration after the changes, and can share a
+    /// gateway.
     pub fn is_shared(&self, planned: &[ClientPlan]) -> bool {
         let is_planned =
             |host: &Host| planned.iter().any(|plan| plan.host.name == host.name && !plan.is_nothing);
@@ -204,8 +207,8 @@ impl Setup {
         install(client.host, FileScope::User, &client.launch, &names, &self.machine)
     }
 
-    /// Splits the servers of a client into those that move, and those that stay because Nonet cannot run them. `now` is made of
-    /// the servers.toml as it is by now; `broken` has the reasons by server.
+    /// Splits the servers of a client into those that move, and those that stay because Nonet cannot run
+    /// them. `now` is made of the servers.toml as it is by now; `broken` has the reasons by server.
     pub fn carried(
         &self,
         client: &SetupClient,
@@ -291,8 +294,8 @@ impl SetupUndo {
         undo
     }
 
-    /// Works out the files as they were before. A servers.toml that was new becomes empty, so that a gateway that uses it goes on.
-    /// What has been undone already stays so.
+    /// Works out the files as they were before. A servers.toml that was new becomes empty, so that a gateway
+    /// that uses it goes on. What has been undone already stays so.
     ///
     /// # Errors
     ///

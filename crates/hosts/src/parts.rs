@@ -1,5 +1,5 @@
-//! Configuration texts split into parts: plain text, variables and secrets. Hosts and servers.toml write variables
-//! differently; parts are the common form.
+//! Configuration texts split into parts: plain text, variables and secrets. Hosts and servers.toml write
+//! variables differently; parts are the common form.
 
 use std::path::Path;
 

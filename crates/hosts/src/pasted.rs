@@ -1,4 +1,5 @@
-//! Servers as READMEs offer them: JSON with or without its outer braces, a command, an install link, within fences or not.
+//! Servers as READMEs offer them: JSON with or without its outer braces, a command, an install link, within
+//! fences or not.
 //!
 //! Each becomes the tree of a client's file, so that whatever reads such a file reads it too.
 
@@ -88,7 +89,8 @@ pub(super) fn read(text: &str) -> Result<PastedText, HostFault> {
     }
 }
 
-/// Returns the text of a file with the one server of a text, under another name or its own, and what was passed over.
+/// Returns the text of a file with the one server of a text, under another name or its own, and what was
+/// passed over.
 pub fn one_server(text: &str, name: Option<&str>) -> Result<(String, Vec<String>), HostFault> {
     let pasted = read(text)?;
     let mut found: Vec<(&Value, String, String, Value)> = Vec::new();
@@ -222,7 +224,8 @@ fn normal(mut root: Value) -> Value {
     root
 }
 
-/// Turns the placeholders in the place of secrets into values that the user has to give: a README has no secrets.
+/// Turns the placeholders in the place of secrets into values that the user has to give: a README has no
+/// secrets.
 pub(super) fn without_placeholders(name: &str, entry: &mut HostEntry) {
     let HostEntry::Server(server, _) = entry else { return };
     let ask = |parts: &mut TextParts| {
@@ -242,7 +245,8 @@ pub(super) fn without_placeholders(name: &str, entry: &mut HostEntry) {
     server.connection.iter_mut().flat_map(|(_, texts)| texts.texts_mut()).for_each(ask);
 }
 
-/// Whether a value stands for one that the reader has to fill in: `YOUR_API_KEY`, `<token>`, `ghp_xxxx`, `sk-...`.
+/// Whether a value stands for one that the reader has to fill in: `YOUR_API_KEY`, `<token>`, `ghp_xxxx`,
+/// `sk-...`.
 fn is_placeholder(value: &str) -> bool {
     const WORDS: [&str; 10] = [
         "your_",

@@ -1,5 +1,5 @@
-//! The record of an install beside a host's file, for undoing it: the backup, the digest of the new file, and the removed
-//! servers.
+//! The record of an install beside a host's file, for undoing it: the backup, the digest of the new file, and
+//! the removed servers.
 
 use std::{
     fs, io,

@@ -1,8 +1,8 @@
 //! Clients' own rules for the tools of a server: what is hidden, refused, or asked about first.
 //!
-//! [`places`] reads the rules from clients' files. [`ClientRules::of_server`] turns them into rules that servers.toml can
-//! express: the strictest rule of a tool counts there, and a pattern has no exceptions. What servers.toml cannot express keeps the
-//! server with its client.
+//! [`places`] reads the rules from clients' files. [`ClientRules::of_server`] turns them into rules that
+//! servers.toml can express: the strictest rule of a tool counts there, and a pattern has no exceptions. What
+//! servers.toml cannot express keeps the server with its client.
 
 mod names;
 mod places;
@@ -124,7 +124,8 @@ pub(super) struct ServerRules {
 }
 
 impl ClientRules {
-    /// Returns the rules for a server, by its name in the client. The error says why the server must stay with the client.
+    /// Returns the rules for a server, by its name in the client. The error says why the server must stay
+    /// with the client.
     pub(crate) fn of_server(&self, server: &str) -> Result<ServerRules, String> {
         if let Some(why) = &self.unreadable {
             return Err(why.clone());
@@ -227,7 +228,8 @@ impl ClientRules {
 }
 
 impl ToolNaming {
-    /// Returns the names of a server's tools, as the server has them, that a pattern on the client's names matches.
+    /// Returns the names of a server's tools, as the server has them, that a pattern on the client's names
+    /// matches.
     fn own_names(self, names: &ToolNames, server: &str) -> Vec<ToolNames> {
         let clean = clean(server);
         let lower: String = server.chars().filter(|c| !c.is_whitespace()).collect::<String>().to_lowercase();

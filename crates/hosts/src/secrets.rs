@@ -1,5 +1,5 @@
-//! Marks the secrets in an entry's texts. A false positive costs the user one variable; a missed secret stays in a file, so
-//! doubtful values count as secrets.
+//! Marks the secrets in an entry's texts. A false positive costs the user one variable; a missed secret stays
+//! in a file, so doubtful values count as secrets.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! Edits of single servers in servers.toml: add, remove, enable, disable. Everything else in the file stays byte for byte.
-//! Each edit is verified by reading the result, and nothing is written before it is applied.
+//! Edits of single servers in servers.toml: add, remove, enable, disable. Everything else in the file stays
+//! byte for byte. Each edit is verified by reading the result, and nothing is written before it is applied.
 
 mod table;
 
@@ -47,9 +47,9 @@ pub struct UnusedSecret {
     pub store: SecretStore,
 }
 
-/// Works out a servers.toml with one more server. `entry` has the keys of servers.toml, with `${VAR}` as a variable and
-/// `$${` for a plain `${`. Secrets are extracted as in [`import`](super::import()), according to `options`. A missing file
-/// is created.
+/// Works out a servers.toml with one more server. `entry` has the keys of servers.toml, with `${VAR}` as a
+/// variable and `$${` for a plain `${`. Secrets are extracted as in [`import`](super::import()), according to
+/// `options`. A missing file is created.
 pub fn add_server(
     servers_toml: &Path,
     name: &str,
@@ -91,8 +91,8 @@ pub fn add_server(
     joining.plan(rows, change)
 }
 
-/// Works out a servers.toml without a server: without its table, its sub-tables and the comments directly above them. Other
-/// mentions of the server stay, and are reported.
+/// Works out a servers.toml without a server: without its table, its sub-tables and the comments directly
+/// above them. Other mentions of the server stay, and are reported.
 pub fn remove_server(servers_toml: &Path, name: &str, machine: &Machine) -> Result<ServerRemoval, HostFault> {
     let mut toml = ServersToml::read(servers_toml)?;
     toml.known(name)?;
@@ -168,7 +168,8 @@ fn taken(doc: &ServersToml, name: &str) -> HostFault {
     HostFault::new(format!("there is already a server `{name}`"), remedy)
 }
 
-/// Finds the keys whose value or name is the server, one of its tools, or a pattern for them. Matches only whole words.
+/// Finds the keys whose value or name is the server, one of its tools, or a pattern for them. Matches only
+/// whole words.
 fn mentions(value: &Value, server: &str, path: String, found: &mut Vec<String>) {
     let is_tool = |text: &str| {
         let rest = text.strip_prefix(server);

@@ -79,7 +79,8 @@ impl<'f> ServersToml<'f> {
         toml::value(self.document.as_item())
     }
 
-    /// Returns the current text, if it is still readable and nothing but what was edited on purpose has changed.
+    /// Returns the current text, if it is still readable and nothing but what was edited on purpose has
+    /// changed.
     pub(crate) fn edited_text(&self) -> Result<String, HostFault> {
         if self.edited.is_empty() {
             return Ok(self.text.plain().into());

@@ -49,7 +49,8 @@ impl Text {
         &self.plain
     }
 
-    /// Returns the bytes to write after an edit: unchanged lines keep their line ends, new ones get the file's prevailing one.
+    /// Returns the bytes to write after an edit: unchanged lines keep their line ends, new ones get the
+    /// file's prevailing one.
     pub(crate) fn with(&self, edited: &str) -> Vec<u8> {
         let crlf = self.written.matches("\r\n").count();
         let lf = self.plain.matches('\n').count() - crlf;

@@ -1,7 +1,7 @@
 //! TOML: read as JSON, and edited by table entries, so that comments and all other lines stay.
 //!
-//! An entry owns the comments directly above its header and directly below its last key. Comments that a blank line separates
-//! stay where they are. The dotted keys of a table are written together.
+//! An entry owns the comments directly above its header and directly below its last key. Comments that a
+//! blank line separates stay where they are. The dotted keys of a table are written together.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -239,7 +239,8 @@ pub(super) fn place(text: &str, table: &str) -> Option<usize> {
     Some(Document::parse(text).ok()?.as_table().get(table)?.span()?.start)
 }
 
-/// Returns the headers of an entry by position, if they are one run of lines and nothing of the entry is elsewhere.
+/// Returns the headers of an entry by position, if they are one run of lines and nothing of the entry is
+/// elsewhere.
 fn run(document: &DocumentMut, entry: &Item) -> Option<BTreeMap<isize, String>> {
     let own = headers(entry);
     let (first, last) = (*own.keys().next()?, *own.keys().next_back()?);
@@ -341,7 +342,8 @@ fn above_comments(gap: &str) -> (&str, &str) {
     gap.split_at(gap.len() - indent - own)
 }
 
-/// Splits the lines below a key: the comments directly below it are the first part, unless a header follows them directly.
+/// Splits the lines below a key: the comments directly below it are the first part, unless a header follows
+/// them directly.
 fn below_comments(gap: &str, is_at_end: bool) -> (&str, &str) {
     let own: usize = gap.split_inclusive('\n').take_while(|line| is_comment(line)).map(str::len).sum();
     gap.split_at(if own < gap.len() || is_at_end { own } else { 0 })

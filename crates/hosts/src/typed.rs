@@ -1,5 +1,5 @@
-//! Converts a server that a user typed, in a command or a form, into the keys of servers.toml: words, pairs and
-//! addresses.
+//! Converts a server that a user typed, in a command or a form, into the keys of servers.toml: words, pairs
+//! and addresses.
 
 use std::path::Path;
 
@@ -38,8 +38,8 @@ pub struct TypedLabels {
 }
 
 impl TypedServer<'_> {
-    /// Returns the entry for servers.toml, with relative paths of this folder made absolute. Faults never contain a
-    /// pair's value.
+    /// Returns the entry for servers.toml, with relative paths of this folder made absolute. Faults never
+    /// contain a pair's value.
     pub fn entry(
         &self,
         folder: &Path,

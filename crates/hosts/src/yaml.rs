@@ -1,5 +1,5 @@
-//! Hosts' YAML: parsed whole, edited by lines, so that comments and all other lines stay. Only block style is edited. `edit`
-//! verifies each result by reading it again.
+//! Hosts' YAML: parsed whole, edited by lines, so that comments and all other lines stay. Only block style is
+//! edited. `edit` verifies each result by reading it again.
 
 use std::{ops::Range, path::Path};
 
@@ -44,7 +44,8 @@ pub(super) fn place(text: &str, key: &str) -> Option<usize> {
     Some(lines[..at].iter().map(|line| line.len()).sum())
 }
 
-/// Adds an entry at the end of its table, or sets keys of an existing one. None if the table is not in block style.
+/// Adds an entry at the end of its table, or sets keys of an existing one. None if the table is not in block
+/// style.
 pub(super) fn put(
     text: &str,
     table: &str,
@@ -117,7 +118,8 @@ impl Lines {
         self.0.iter().position(is_it)
     }
 
-    /// Returns the lines below a top-level key, without trailing blank lines and comments. Removes an empty value.
+    /// Returns the lines below a top-level key, without trailing blank lines and comments. Removes an empty
+    /// value.
     fn opened(&mut self, at: usize) -> Option<Range<usize>> {
         let (key, value) = key_of(&self.0[at])?;
         let (value, comment) = apart(&value);

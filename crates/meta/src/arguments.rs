@@ -1,5 +1,5 @@
-//! The arguments of the nine as models write them: keys in another case or under aliases, wrappers, params beside the
-//! name. Reports what was reinterpreted, and what was ignored.
+//! The arguments of the nine as models write them: keys in another case or under aliases, wrappers, params
+//! beside the name. Reports what was reinterpreted, and what was ignored.
 
 #[cfg(test)]
 mod tests;
@@ -92,7 +92,8 @@ fn meant<'a>(own: &[&'a str], aliases: Aliases, key: &str) -> Option<&'a str> {
     })
 }
 
-/// Moves keys without a meaning of their own into `input`, if `name` is given and `input` is not. Returns the change.
+/// Moves keys without a meaning of their own into `input`, if `name` is given and `input` is not. Returns the
+/// change.
 pub(super) fn take_beside(
     own: &[&str],
     aliases: Aliases,
@@ -311,8 +312,8 @@ fn ignore<'a>(
     }
 }
 
-/// Reads a call as models write it: aliases for `name` and `params`, the server beside the name, or the params beside
-/// the name.
+/// Reads a call as models write it: aliases for `name` and `params`, the server beside the name, or the
+/// params beside the name.
 pub(super) fn call(
     own: &[&str],
     mut arguments: Map<String, Value>,
@@ -346,7 +347,8 @@ pub(super) fn call(
         ignore(own, &mut arguments, &mut changes, all.iter());
         return (arguments, changes);
     }
-    // A single alias of `params` means `params`, unless the tool has a param of that name beside other params.
+    // A single alias of `params` means `params`, unless the tool has a param of that name beside other
+    // params.
     let mut others = all.iter().filter(|key| {
         let one = arguments.get(key.as_str()).is_some_and(|value| wrapped(key, value)) && !takes(key);
         if all.len() == 1 { is(key, "params") } else { one }

@@ -97,8 +97,8 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
     clip(&text, caller.limits.max_instructions.saturating_sub(10))
 }
 
-/// Describes the goal and the tasks. They come from an earlier session, so they are quoted as JSON strings, whose end
-/// is clear whatever they contain.
+/// Describes the goal and the tasks. They come from an earlier session, so they are quoted as JSON strings,
+/// whose end is clear whatever they contain.
 fn work_notice(work: &WorkSummary) -> String {
     let mut parts: Vec<String> = work.goal.iter().map(|goal| format!("goal {}", json!(goal))).collect();
     if !work.open.is_empty() {

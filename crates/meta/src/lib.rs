@@ -1,7 +1,7 @@
 //! The nine meta-tools: what a client sees of Nonet, and the way from a `tools/call` to an operation.
 //!
-//! The definitions are constant, because clients cache prompts based on them. A call of any other name is routed as if
-//! it were an `execute_tool`.
+//! The definitions are constant, because clients cache prompts based on them. A call of any other name is
+//! routed as if it were an `execute_tool`.
 
 mod arguments;
 mod instructions;
@@ -136,8 +136,8 @@ mod tests {
         insta::assert_json_snapshot!(all);
     }
 
-    /// Checks what the inspector's `--strict` and strict clients demand: one type for every schema, `items` for every
-    /// array, no combinators.
+    /// Checks what the inspector's `--strict` and strict clients demand: one type for every schema, `items`
+    /// for every array, no combinators.
     fn check_plain(schema: &Value) {
         assert!(schema["type"].is_string(), "{schema}");
         assert!(["anyOf", "oneOf", "allOf"].iter().all(|key| schema.get(key).is_none()), "{schema}");

@@ -82,12 +82,14 @@ impl From<Definition> for MetaTool {
 /// The key that holds the type of a property in the definition only.
 const SHOWN_TYPE: &str = "shownType";
 
-/// Builds a property that accepts any value. Clients see a single type, because some reject a property without one.
+/// Builds a property that accepts any value. Clients see a single type, because some reject a property
+/// without one.
 pub(super) fn any(shown: &str, about: &str) -> Value {
     json!({ SHOWN_TYPE: shown, "description": about })
 }
 
-/// Returns a schema as clients see it: every property has a type, and a minimum of 1, which goes without saying, costs no bytes.
+/// Returns a schema as clients see it: every property has a type, and a minimum of 1, which goes without
+/// saying, costs no bytes.
 fn as_shown(schema: &Value) -> Value {
     let Value::Object(fields) = schema else { return schema.clone() };
     let shown = |(key, value): (&String, &Value)| match (key.as_str(), value) {
@@ -136,8 +138,8 @@ impl MetaCall<'_> {
         vec![Notice::ArgumentsRepaired { tool: self.tool.name.into(), changes }.into()]
     }
 
-    /// Takes the arguments if they are a text `name` and an object `params` and nothing else: in most calls of `execute_tool`,
-    /// which its schema allows as they are.
+    /// Takes the arguments if they are a text `name` and an object `params` and nothing else: in most calls
+    /// of `execute_tool`, which its schema allows as they are.
     pub(super) fn name_and_params(&mut self) -> Option<(String, Value)> {
         let (mut name, mut params) = (None, None);
         for (key, value) in &mut self.arguments {
@@ -160,8 +162,8 @@ impl MetaCall<'_> {
         self.changes.extend(changes);
     }
 
-    /// Takes arguments that mean nothing here as members of `input`, if `name` is given and `input` is not: what is called
-    /// by that name may take them.
+    /// Takes arguments that mean nothing here as members of `input`, if `name` is given and `input` is not:
+    /// what is called by that name may take them.
     pub(super) fn take_beside(&mut self, name: &str, input: &str) {
         let own: Vec<&str> = self.tool.own.iter().map(String::as_str).collect();
         let change = arguments::take_beside(&own, self.tool.aliases, &mut self.arguments, (name, input));
@@ -251,8 +253,8 @@ impl MetaCall<'_> {
         read
     }
 
-    /// Reads one call of a tool with the keys `own`, as models write it. Unwraps the call first, so that nothing in it
-    /// is lost.
+    /// Reads one call of a tool with the keys `own`, as models write it. Unwraps the call first, so that
+    /// nothing in it is lost.
     pub(super) fn call_of_tool(&mut self, own: &[&str], schema: &Schema, given: Value) -> Value {
         // The strict form comes first.
         if is_plain(own, &given) {

@@ -341,7 +341,8 @@ fn call_app() -> Definition {
         ]),
         run: |call| {
             async move {
-                // The token that continues an app which has asked: the app's answer announces it, not the definition.
+                // The token that continues an app which has asked: the app's answer announces it, not the
+                // definition.
                 let token = call.arguments.shift_remove("token").filter(|token| !token.is_null());
                 let answer = token.as_ref().and_then(|_| call.arguments.shift_remove("answer"));
                 call.take_beside("app_id", "input");

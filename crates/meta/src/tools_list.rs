@@ -16,9 +16,10 @@ const BUDGET_DIVISOR: u64 = 5;
 /// The tokens of a tool listed by name and one line.
 const COMPACT_TOKENS: u64 = 30;
 
-/// Returns the definitions in this session's `tools/list`: those of verbatim servers unchanged, the nine, then others
-/// by wire name. Nonet's own tools, skills and apps are found by search, so only pinned ones are listed. Descriptions of the others are shortened where `limits` says that the client would cut them, and say
-/// so.
+/// Returns the definitions in this session's `tools/list`: those of verbatim servers unchanged, the nine,
+/// then others by wire name. Nonet's own tools, skills and apps are found by search, so only pinned ones are
+/// listed. Descriptions of the others are shortened where `limits` says that the client would cut them, and
+/// say so.
 pub fn listed_tools(gate: &Gate, limits: &ClientLimits) -> Vec<Value> {
     let gateway = &gate.config().gateway;
     let profile = gate.profile();
@@ -53,7 +54,8 @@ pub fn listed_tools(gate: &Gate, limits: &ClientLimits) -> Vec<Value> {
     listed
 }
 
-/// Returns the schema of a verbatim tool whose params are repeated in HTTP headers, which have to match the body.
+/// Returns the schema of a verbatim tool whose params are repeated in HTTP headers, which have to match the
+/// body.
 pub fn mirrored_schema(gate: &Gate, name: &str) -> Option<Map<String, Value>> {
     let tool = gate.verbatim_tool(name).filter(|tool| gate.allows(tool))?;
     tool.mirrored.then(|| tool.visible.get("inputSchema")?.as_object().cloned())?

@@ -1,5 +1,5 @@
-//! What a program brings along for search by meaning: the files of `models/`, compiled in. A separate crate, because they are
-//! large: only programs link them, and no change of other code builds them again.
+//! What a program brings along for search by meaning: the files of `models/`, compiled in. A separate crate,
+//! because they are large: only programs link them, and no change of other code builds them again.
 
 use nonet_encoder::{PackedModel, PackedPieces, PackedTokenizer};
 

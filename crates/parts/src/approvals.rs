@@ -1,9 +1,9 @@
-//! Questions in the store, which outlive their process. Among these are approvals that wait for the user outside the chat: the live
-//! page, `nonet approve` or a webhook decides them.
+//! Questions in the store, which outlive their process. Among these are approvals that wait for the user
+//! outside the chat: the live page, `nonet approve` or a webhook decides them.
 //!
-//! An approval is a record, so the process that decides does not have to be the gateway that asks. An approval belongs
-//! to a key, which the gateway derives from whatever the user approves, and works once. This room knows records; it
-//! knows nothing about tools or clients.
+//! An approval is a record, so the process that decides does not have to be the gateway that asks. An
+//! approval belongs to a key, which the gateway derives from whatever the user approves, and works once. This
+//! room knows records; it knows nothing about tools or clients.
 
 use std::{sync::Arc, time::Duration};
 
@@ -154,7 +154,8 @@ impl KeptQuestions {
         Duration::from_millis(self.clock.unix_ms().saturating_sub(record.put_ms))
     }
 
-    /// Stores a question under an id, in place of the one that has the id. Returns whether there is room for it.
+    /// Stores a question under an id, in place of the one that has the id. Returns whether there is room for
+    /// it.
     pub async fn put(&self, owner: &str, id: &str, body: Value) -> Result<bool, StoreError> {
         self.drop_expired(owner).await?;
         let (owner, id) = (owner.into(), id.into());
@@ -267,7 +268,8 @@ impl Approvals {
         }
     }
 
-    /// Waits up to `limit` for a decision and returns the approval in its new state; `None` if the approval is gone.
+    /// Waits up to `limit` for a decision and returns the approval in its new state; `None` if the approval
+    /// is gone.
     pub async fn wait(
         &self,
         mut one: WaitingApproval,

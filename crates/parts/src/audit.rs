@@ -1,9 +1,9 @@
 //! The audit log: a line for each call and for each change of trust, separate from the log for people.
 //!
-//! Lines are JSON in append-only files. Each line holds the hash of the line before, so [`verify`] finds lines that
-//! were edited, removed or moved. A call puts its entry into the queue of the writer thread (`writer`) and does not
-//! wait, unless the settings require its line on disk first. A call reserves room in the queue when it begins, so a
-//! call that is sent has its line however it ends, even if it is dropped.
+//! Lines are JSON in append-only files. Each line holds the hash of the line before, so [`verify`] finds
+//! lines that were edited, removed or moved. A call puts its entry into the queue of the writer thread
+//! (`writer`) and does not wait, unless the settings require its line on disk first. A call reserves room in
+//! the queue when it begins, so a call that is sent has its line however it ends, even if it is dropped.
 //!
 //! Knows nothing about the gateway: callers supply the content of each line.
 
@@ -115,9 +115,9 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Opens the log of a gateway. `state` is Nonet's state folder; `about` is what the first line says about the
-    /// gateway. Writes nothing before [`Audit::begins`] or the first entry, so faults are reported only then, and to
-    /// each call.
+    /// Opens the log of a gateway. `state` is Nonet's state folder; `about` is what the first line says about
+    /// the gateway. Writes nothing before [`Audit::begins`] or the first entry, so faults are reported only
+    /// then, and to each call.
     pub fn open(
         settings: AuditSettings,
         state: Option<&Path>,
@@ -299,8 +299,8 @@ impl AuditedCall {
         self.entry = None;
     }
 
-    /// Ends the call with this outcome. Waits until the line is on disk if the settings require that, but not while
-    /// lines cannot be written.
+    /// Ends the call with this outcome. Waits until the line is on disk if the settings require that, but not
+    /// while lines cannot be written.
     ///
     /// # Errors
     ///

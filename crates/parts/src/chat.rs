@@ -1,9 +1,9 @@
-//! Chat completions in the format of OpenAI's API: a conversation goes to an endpoint, and the model's next message comes
-//! back.
+//! Chat completions in the format of OpenAI's API: a conversation goes to an endpoint, and the model's next
+//! message comes back.
 //!
-//! An endpoint may answer with one JSON object or with events, whichever was requested. This room knows HTTP and JSON, but
-//! nothing of servers, sessions or the effects of calls. A key goes only to its endpoint: no error and no text from a model
-//! contains it.
+//! An endpoint may answer with one JSON object or with events, whichever was requested. This room knows HTTP
+//! and JSON, but nothing of servers, sessions or the effects of calls. A key goes only to its endpoint: no
+//! error and no text from a model contains it.
 
 use std::{error::Error, time::Duration};
 
@@ -39,7 +39,8 @@ const REFUSAL_LIMIT: Duration = Duration::from_secs(5);
 const SHOWN: usize = 300;
 /// How many times a request is sent again.
 const RETRIES: usize = 3;
-/// The waits before a request is sent again: the first, the longest, and the longest that an endpoint may ask for.
+/// The waits before a request is sent again: the first, the longest, and the longest that an endpoint may ask
+/// for.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// Keys of at least this length are masked; shorter ones are words that local endpoints ignore.
@@ -254,8 +255,8 @@ impl ChatEndpoint {
         web::place(self.address.url().as_str())
     }
 
-    /// Asks the model for its next message. Repeats the request while the endpoint is busy, or in the form that the endpoint
-    /// accepts.
+    /// Asks the model for its next message. Repeats the request while the endpoint is busy, or in the form
+    /// that the endpoint accepts.
     pub async fn complete(&self, chat: Chat<'_>) -> Result<Completion, ChatError> {
         let mut waits = ExponentialBuilder::default()
             .with_min_delay(BACKOFF.0)
@@ -375,7 +376,8 @@ impl ChatEndpoint {
         }
     }
 
-    /// Returns the bytes of an answer without the key. To be called before any of them are cut out to be shown.
+    /// Returns the bytes of an answer without the key. To be called before any of them are cut out to be
+    /// shown.
     fn clean(&self, body: Bytes) -> Bytes {
         let Some(key) = self.maskable() else { return body };
         // JSON may escape any character.
@@ -407,8 +409,8 @@ impl ChatEndpoint {
     }
 }
 
-/// Adds the calls in the text of a model whose endpoint does not read them. Where calls come beside the text, tags in a text
-/// that says anything else are quoted.
+/// Adds the calls in the text of a model whose endpoint does not read them. Where calls come beside the text,
+/// tags in a text that says anything else are quoted.
 fn with_calls(mut completion: Completion, chat: Chat<'_>, form: Form) -> Completion {
     let is_in_text = form.in_text || in_text::is_call(&completion.text);
     if is_in_text && completion.calls.is_empty() && !chat.tools.is_empty() {
@@ -466,7 +468,8 @@ fn message(message: &ChatMessage) -> Value {
 }
 
 fn call(call: &ChatCall) -> Value {
-    // Endpoints reject a conversation whose arguments are not JSON; the call's result says that they were not.
+    // Endpoints reject a conversation whose arguments are not JSON; the call's result says that they were
+    // not.
     let arguments = if call.read().is_ok_and(|read| read.is_object()) { call.arguments.trim() } else { "{}" };
     let arguments = if arguments.is_empty() { "{}" } else { arguments };
     let mut written = json!({

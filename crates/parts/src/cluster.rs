@@ -1,8 +1,8 @@
 //! Replicas of a gateway: finds the replica that holds a session or a handle, and forwards requests to it.
 //!
-//! Any replica accepts any request. A request that belongs to another replica is forwarded there over HTTP unchanged, and is
-//! checked there as if its client had sent it. A mark, which only replicas can make, stops it from being forwarded again.
-//! This room knows HTTP, but nothing of MCP.
+//! Any replica accepts any request. A request that belongs to another replica is forwarded there over HTTP
+//! unchanged, and is checked there as if its client had sent it. A mark, which only replicas can make, stops
+//! it from being forwarded again. This room knows HTTP, but nothing of MCP.
 
 use std::{
     net::{IpAddr, UdpSocket},
@@ -20,8 +20,8 @@ use sha2::{Digest, Sha256};
 
 /// Marks a request from another replica.
 pub const MARK: HeaderName = HeaderName::from_static("x-nonet-replica");
-/// The answer of a replica that does not have the session of a marked request: 421, Misdirected Request (RFC 9110, section
-/// 15.5.20).
+/// The answer of a replica that does not have the session of a marked request: 421, Misdirected Request (RFC
+/// 9110, section 15.5.20).
 pub const MISDIRECTED: StatusCode = StatusCode::MISDIRECTED_REQUEST;
 /// Hop-by-hop headers (RFC 9110, section 7.6.1), and headers that the HTTP client sets itself.
 const OF_CONNECTION: [HeaderName; 8] = [
@@ -133,8 +133,9 @@ impl Cluster {
         self.replicas.get(number).await
     }
 
-    /// Finds a session that this replica does not have in memory. `gone` is a replica that no longer runs, whatever its lease
-    /// says. Unless this replica is about to stop, it becomes the holder of an unheld session.
+    /// Finds a session that this replica does not have in memory. `gone` is a replica that no longer runs,
+    /// whatever its lease says. Unless this replica is about to stop, it becomes the holder of an unheld
+    /// session.
     pub async fn find(&self, session: &str, gone: Option<u32>) -> SessionLocation {
         let own = self.replicas.number();
         let last = self.moved.get(session).map(|number| *number).or_else(|| self.maker(session));
@@ -182,7 +183,8 @@ impl Cluster {
         }
     }
 
-    /// Takes over the session of a marked request. Returns false if another replica has it, or if it does not exist.
+    /// Takes over the session of a marked request. Returns false if another replica has it, or if it does not
+    /// exist.
     pub async fn take_over(&self, session: &str) -> Result<bool, StoreError> {
         let held = self.replicas.claim_session(session, None, !self.replicas.is_leaving()).await?;
         Ok(matches!(held, SessionHolder::Here(_)))
@@ -207,7 +209,8 @@ impl Cluster {
         self.sealed("mark", "").is_some_and(|mark| Sha256::digest(given.as_bytes()) == Sha256::digest(mark))
     }
 
-    /// Returns the mark by which the other replicas recognize this one's requests; `None` until Redis has answered once.
+    /// Returns the mark by which the other replicas recognize this one's requests; `None` until Redis has
+    /// answered once.
     pub fn mark(&self) -> Option<HeaderValue> {
         HeaderValue::from_str(&self.sealed("mark", "")?).ok()
     }
@@ -293,8 +296,8 @@ pub fn answered_headers(headers: &HeaderMap) -> HeaderMap {
     headers
 }
 
-/// Returns the address that this machine uses towards Redis, which most likely reaches it from the other replicas too. Sends
-/// nothing.
+/// Returns the address that this machine uses towards Redis, which most likely reaches it from the other
+/// replicas too. Sends nothing.
 pub fn own_address(redis: &str) -> Option<IpAddr> {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
     if socket.connect(redis).is_err() {

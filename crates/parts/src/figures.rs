@@ -1,9 +1,10 @@
-//! Figures about each tool: how many calls there were, how many failed, how long the latest ones took, and the last
-//! error.
+//! Figures about each tool: how many calls there were, how many failed, how long the latest ones took, and
+//! the last error.
 //!
-//! Counting a call takes the lock of one tool, in memory. A few seconds later, the counts of many tools are written at
-//! once and added to the counts of other gateways. Counts and times cover all owners. The last error may quote the
-//! owner's call, so only the same owner sees it. This room knows tools only by their names.
+//! Counting a call takes the lock of one tool, in memory. A few seconds later, the counts of many tools are
+//! written at once and added to the counts of other gateways. Counts and times cover all owners. The last
+//! error may quote the owner's call, so only the same owner sees it. This room knows tools only by their
+//! names.
 
 mod cost;
 #[cfg(test)]
@@ -111,8 +112,8 @@ pub struct CallFailure<'a> {
 }
 
 impl Figures {
-    /// Creates figures over a store; without a store they end with the process. A task of `tasks` writes them, the last
-    /// ones at `stop`.
+    /// Creates figures over a store; without a store they end with the process. A task of `tasks` writes
+    /// them, the last ones at `stop`.
     pub fn new(
         store: Option<Arc<dyn Store>>,
         clock: Clock,
@@ -168,7 +169,8 @@ impl Figures {
         }
     }
 
-    /// Returns the figures of a tool, with this owner's last error for this version; `None` before the first call.
+    /// Returns the figures of a tool, with this owner's last error for this version; `None` before the first
+    /// call.
     pub fn of(&self, tool: &str, owner: &str, version: &str) -> Option<ToolReport> {
         let mut all = self.shared.tools.get(tool)?.lock().all();
         let last_error = all.errors.remove(owner).filter(|error| error.version == version);

@@ -1,8 +1,8 @@
-//! Calls that continue in the background: a bounded table of running and finished jobs, and the store's jobs of earlier
-//! runs and other gateways.
+//! Calls that continue in the background: a bounded table of running and finished jobs, and the store's jobs
+//! of earlier runs and other gateways.
 //!
-//! A job is a future that yields a `CallToolResult`. This room knows nothing about tools. Clients see a job as a task,
-//! MCP's word for it.
+//! A job is a future that yields a `CallToolResult`. This room knows nothing about tools. Clients see a job
+//! as a task, MCP's word for it.
 
 mod of_everybody;
 mod summary;
@@ -37,8 +37,8 @@ use nonet_text::{
 
 use crate::quotas::{Account, QuotaExceeded, QuotaPlace};
 
-/// How many jobs the table holds. Beyond that, finished jobs are dropped: the oldest of the client with the most. If
-/// this many jobs are running, no new work may begin.
+/// How many jobs the table holds. Beyond that, finished jobs are dropped: the oldest of the client with the
+/// most. If this many jobs are running, no new work may begin.
 const MAX_JOBS: usize = 2_000;
 /// How long an answer with a handle waits for the store.
 const RECORD_WAIT: Duration = Duration::from_secs(5);
@@ -59,8 +59,8 @@ pub struct JobEnd {
     pub value: Option<Arc<Value>>,
 }
 
-/// The owner of a job. A client sees only its own jobs, with one exception: clients of this machine's user may use each
-/// other's handles.
+/// The owner of a job. A client sees only its own jobs, with one exception: clients of this machine's user
+/// may use each other's handles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct JobOwner {
     /// The session that started the job; `None` if requests belong to no session.
@@ -135,7 +135,8 @@ pub struct Job {
     waiting: AtomicUsize,
     /// Whether the store has recorded or refused its start.
     recorded: watch::Sender<bool>,
-    /// Whether the last state ends with this gateway, because the store keeps it only in memory or not at all.
+    /// Whether the last state ends with this gateway, because the store keeps it only in memory or not at
+    /// all.
     is_passing: AtomicBool,
     /// `None` while the job is running.
     end: watch::Sender<Option<JobEnd>>,
@@ -171,7 +172,8 @@ impl Job {
         self.end()
     }
 
-    /// Waits until the store has the job, so that a client with its handle finds it even if this gateway is killed.
+    /// Waits until the store has the job, so that a client with its handle finds it even if this gateway is
+    /// killed.
     pub async fn recorded(&self) {
         let mut recorded = self.recorded.subscribe();
         if tokio::time::timeout(RECORD_WAIT, recorded.wait_for(|recorded| *recorded)).await.is_err() {
@@ -204,8 +206,8 @@ impl Job {
         }
     }
 
-    /// Ends the job with the outcome of its work. The job counts as ended only when its result is in the store, so a
-    /// client that learns about the end finds the result.
+    /// Ends the job with the outcome of its work. The job counts as ended only when its result is in the
+    /// store, so a client that learns about the end finds the result.
     async fn finish(&self, value: CallResult, store: &dyn Store, clock: &Clock) {
         let took = self.began.elapsed();
         let ended_ms = clock.unix_ms();
@@ -268,8 +270,9 @@ impl Jobs {
         format!("job-{}", &uuid::Uuid::new_v4().simple().to_string()[..12])
     }
 
-    /// Takes over work that runs in its own task. A panic in the work becomes an error result. Calls `announce` once
-    /// the job has ended. Work in progress is never refused: [`Jobs::has_room`] says whether new work may begin.
+    /// Takes over work that runs in its own task. A panic in the work becomes an error result. Calls
+    /// `announce` once the job has ended. Work in progress is never refused: [`Jobs::has_room`] says whether
+    /// new work may begin.
     pub fn adopt(
         &self,
         start: JobStart,
@@ -369,8 +372,8 @@ impl Jobs {
         self.table.contains_key(id)
     }
 
-    /// Returns the task with this handle, if `owner` may see it: a job in the table, or a job that only the store has,
-    /// because it is from an earlier run or another gateway, or was dropped from the table.
+    /// Returns the task with this handle, if `owner` may see it: a job in the table, or a job that only the
+    /// store has, because it is from an earlier run or another gateway, or was dropped from the table.
     ///
     /// # Errors
     ///
@@ -405,8 +408,8 @@ impl Jobs {
         }
     }
 
-    /// Cancels a task that `owner` may see, and waits up to `limit` for its end. If the task runs on another replica,
-    /// asks that replica to cancel it.
+    /// Cancels a task that `owner` may see, and waits up to `limit` for its end. If the task runs on another
+    /// replica, asks that replica to cancel it.
     pub async fn cancel(&self, id: &str, owner: &JobOwner, limit: Duration) {
         if let Some(job) = self.get(id, owner) {
             job.cancel.cancel();
@@ -441,8 +444,8 @@ impl Jobs {
         self.newest_first(|_| true)
     }
 
-    /// Returns the jobs of a session, newest first. Returns none without a session: a client that knows a handle may
-    /// use it, but must not learn about other jobs.
+    /// Returns the jobs of a session, newest first. Returns none without a session: a client that knows a
+    /// handle may use it, but must not learn about other jobs.
     pub fn list(&self, owner: &JobOwner) -> Vec<Arc<Job>> {
         let is_same = |job: &Job| job.owner.session == owner.session && job.owner.profile == owner.profile;
         self.newest_first(|job| owner.session.is_some() && is_same(job))
@@ -455,7 +458,8 @@ impl Jobs {
         jobs
     }
 
-    /// Returns up to `limit` tasks of ended gateways, newest first; none without a session, as in [`Jobs::list`].
+    /// Returns up to `limit` tasks of ended gateways, newest first; none without a session, as in
+    /// [`Jobs::list`].
     pub async fn earlier(&self, owner: &JobOwner, limit: usize) -> Vec<TaskSummary> {
         if owner.session.is_none() {
             return Vec::new();

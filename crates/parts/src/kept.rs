@@ -1,7 +1,9 @@
-//! Results that outlive their calls: kept when they are too large to show, read piece by piece, and used in params.
+//! Results that outlive their calls: kept when they are too large to show, read piece by piece, and used in
+//! params.
 //!
-//! The store holds the results; this room adds references, previews and pages. Processing a large result blocks, so
-//! that work runs away from the threads that answer. This room knows owners and budgets, but no sessions.
+//! The store holds the results; this room adds references, previews and pages. Processing a large result
+//! blocks, so that work runs away from the threads that answer. This room knows owners and budgets, but no
+//! sessions.
 
 #[cfg(test)]
 mod tests;
@@ -148,14 +150,14 @@ impl KeptResults {
         self.selector.select(owner.account.id, filter, json.into()).await
     }
 
-    /// Returns a result of `size` bytes unchanged if it fits into `budget` bytes; otherwise keeps the result and
-    /// returns a preview with its reference.
+    /// Returns a result of `size` bytes unchanged if it fits into `budget` bytes; otherwise keeps the result
+    /// and returns a preview with its reference.
     pub async fn fit(&self, owner: &JobOwner, result: CallResult, size: usize, budget: usize) -> CallResult {
         self.fit_by(owner, result, size, budget, results::shorten).await
     }
 
-    /// Does the same for an answer of Nonet's own, which stays a JSON object. A result to which a budget has been applied stays
-    /// as it is.
+    /// Does the same for an answer of Nonet's own, which stays a JSON object. A result to which a budget has
+    /// been applied stays as it is.
     pub async fn fit_own(&self, owner: &JobOwner, mut answer: CallResult, budget: usize) -> CallResult {
         if answer.is_fitted() {
             return answer;
@@ -239,8 +241,8 @@ impl KeptResults {
         }
     }
 
-    /// Returns the result of a finished task, just as the call itself would have. A result that does not fit into
-    /// `budget` bytes becomes a preview, with the task's handle as its reference.
+    /// Returns the result of a finished task, just as the call itself would have. A result that does not fit
+    /// into `budget` bytes becomes a preview, with the task's handle as its reference.
     pub async fn of_task(&self, owner: &JobOwner, id: &str, budget: usize) -> Result<Value, Fault> {
         let text = self.text(owner, id).await?;
         let id = id.to_string();
@@ -255,8 +257,8 @@ impl KeptResults {
         .await?
     }
 
-    /// Replaces the `{{ref:ID.path}}` templates in `params` with kept results; `None` if there are no such templates.
-    /// Other templates stay unchanged.
+    /// Replaces the `{{ref:ID.path}}` templates in `params` with kept results; `None` if there are no such
+    /// templates. Other templates stay unchanged.
     pub async fn fill(&self, owner: &JobOwner, params: &Value) -> Result<Option<FilledTemplate>, Fault> {
         let uses = template::references([params]).map_err(|error| unread_template(&error))?;
         if let Some(template) = &uses.almost {

@@ -1,8 +1,9 @@
-//! Learning from outcomes: which tool was called successfully after which search, on this machine or on all replicas.
+//! Learning from outcomes: which tool was called successfully after which search, on this machine or on all
+//! replicas.
 //!
-//! A session remembers its latest searches ([`RecentSearches`]). A successful call counts for the words of the latest
-//! search that found the tool. [`Learning`] keeps these outcomes and lifts the tool a little when the same words are
-//! searched again (`search/outcomes.rs`). This room knows tools only by their names.
+//! A session remembers its latest searches ([`RecentSearches`]). A successful call counts for the words of
+//! the latest search that found the tool. [`Learning`] keeps these outcomes and lifts the tool a little when
+//! the same words are searched again (`search/outcomes.rs`). This room knows tools only by their names.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// How long after a search a call still counts as its outcome.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(10 * 60);
-/// The share of the best score from which a tool counts as found. Calls of other tools are not outcomes of the search.
+/// The share of the best score from which a tool counts as found. Calls of other tools are not outcomes of
+/// the search.
 const FITS: f32 = 0.5;
 /// How many searches a session remembers; a model searches once per step.
 const MAX_SEARCHES: usize = 8;
@@ -56,7 +58,8 @@ struct Recollection {
 }
 
 impl Learning {
-    /// Learns into a store. One of `tasks` writes the outcomes in order until `stop`, and then the queued ones.
+    /// Learns into a store. One of `tasks` writes the outcomes in order until `stop`, and then the queued
+    /// ones.
     pub fn new(store: Arc<dyn Store>, clock: Clock, tasks: TaskTracker, stop: CancellationToken) -> Self {
         Self { store, clock, tasks, stop, recalled: OnceCell::new() }
     }

@@ -1,4 +1,5 @@
-//! The parts that a gateway is wired from. Each owns its state behind a narrow interface; none knows the gateway.
+//! The parts that a gateway is wired from. Each owns its state behind a narrow interface; none knows the
+//! gateway.
 
 pub mod approvals;
 pub mod audit;

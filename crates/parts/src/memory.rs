@@ -1,8 +1,8 @@
 //! What models ask Nonet to remember: facts to find again, and the goal and tasks of their work.
 //!
-//! Facts belong to a user and profile; [`Memory`] finds them with the same search as tools. The goal and the tasks are
-//! on a [`WorkPlace`]: in the store for clients of this machine, so that their next session continues with them, else in the
-//! session. This room knows owners as strings; it knows no clients or tools.
+//! Facts belong to a user and profile; [`Memory`] finds them with the same search as tools. The goal and the
+//! tasks are on a [`WorkPlace`]: in the store for clients of this machine, so that their next session
+//! continues with them, else in the session. This room knows owners as strings; it knows no clients or tools.
 
 mod desk;
 mod facts;
@@ -23,7 +23,8 @@ pub use facts::{FactOutcome, MOST_FACTS};
 use parking_lot::Mutex;
 use shelf::Shelf;
 
-/// How many facts of all owners are kept in memory; facts of the least recently active owners are dropped first.
+/// How many facts of all owners are kept in memory; facts of the least recently active owners are dropped
+/// first.
 const MOST_IN_MEMORY: usize = 2 * MOST_FACTS;
 
 /// Facts, goals and tasks.

@@ -1,9 +1,10 @@
 //! Counts calls, bytes, times and restarts, and shows them: a few figures for `gateway.status`, all of
 //! them as a page for Prometheus.
 //!
-//! [`Metrics::record`] runs once per call: it finds the tool's entry, which holds all of its counters, and adds to atomics
-//! there. Labels are built when the page is. Every label is a configured or catalogued name, or a code from the source, never
-//! a client's text. This room does not read the gateway: figures that it cannot count itself are passed in through [`MetricsNow`].
+//! [`Metrics::record`] runs once per call: it finds the tool's entry, which holds all of its counters, and
+//! adds to atomics there. Labels are built when the page is. Every label is a configured or catalogued name,
+//! or a code from the source, never a client's text. This room does not read the gateway: figures that it
+//! cannot count itself are passed in through [`MetricsNow`].
 
 mod histogram;
 mod page;
@@ -30,7 +31,8 @@ use self::{
     page::MetricsPage,
 };
 
-/// How many tools are counted separately. Tools called for the first time after that are counted together, by server.
+/// How many tools are counted separately. Tools called for the first time after that are counted together, by
+/// server.
 const MAX_TOOLS: usize = 10_000;
 /// The label for tools beyond [`MAX_TOOLS`].
 const OTHER: &str = "_other";
@@ -78,7 +80,8 @@ pub struct CallRecord<'a> {
     pub bytes_out: usize,
     /// Time spent in Nonet.
     pub in_gateway: Duration,
-    /// Time spent in the server; zero if no server was called, and then the call is left out of servers' times.
+    /// Time spent in the server; zero if no server was called, and then the call is left out of servers'
+    /// times.
     pub in_server: Duration,
 }
 
@@ -164,7 +167,8 @@ impl Metrics {
         self.spared.repaired.fetch_add(1, Relaxed);
     }
 
-    /// Returns what clients were spared since the start. `definitions` is the size of all definitions in bytes.
+    /// Returns what clients were spared since the start. `definitions` is the size of all definitions in
+    /// bytes.
     pub fn spared(&self, definitions: usize) -> Savings {
         let SavingsCounts { lists, listed, results, repaired } = &self.spared;
         let all = lists.load(Relaxed).saturating_mul(definitions as u64);
@@ -195,7 +199,8 @@ impl Metrics {
         self.tools.get(tool).map_or((0, 0), |tool| tool.outcomes.calls_and_failures())
     }
 
-    /// Returns the total of calls and failures. Includes calls refused before a tool was found, as in [`Metrics::outcomes`].
+    /// Returns the total of calls and failures. Includes calls refused before a tool was found, as in
+    /// [`Metrics::outcomes`].
     pub fn total(&self) -> (u64, u64) {
         self.tools.iter().fold(self.refused.calls_and_failures(), |(all_calls, all_failures), tool| {
             let (calls, failures) = tool.outcomes.calls_and_failures();
@@ -214,7 +219,8 @@ impl Metrics {
         all
     }
 
-    /// Returns the mean time of a call in Nonet, and in the server for calls that reached one, in microseconds.
+    /// Returns the mean time of a call in Nonet, and in the server for calls that reached one, in
+    /// microseconds.
     pub fn mean_us(&self) -> Option<(u64, u64)> {
         let gateway = self.gateway.read().mean_us()?;
         Some((gateway, self.in_servers().mean_us().unwrap_or_default()))

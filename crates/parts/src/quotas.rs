@@ -1,8 +1,8 @@
 //! Accounts: the concurrent use of one token, or of one session without a token.
 //!
-//! New work takes a place before anything is sent, and is refused if there is none. Work that was sent is never
-//! refused: a call in flight can always become a job, because calls and jobs together stay below the sum of both
-//! quotas. This room knows numbers and counters; it knows nothing about calls, jobs and sessions.
+//! New work takes a place before anything is sent, and is refused if there is none. Work that was sent is
+//! never refused: a call in flight can always become a job, because calls and jobs together stay below the
+//! sum of both quotas. This room knows numbers and counters; it knows nothing about calls, jobs and sessions.
 
 #[cfg(test)]
 mod tests;
@@ -24,8 +24,8 @@ use parking_lot::Mutex;
 const RETRY: Duration = Duration::from_secs(5);
 /// When to retry opening a session: unused sessions end after a few minutes.
 pub const RETRY_SESSION: Duration = Duration::from_secs(60);
-/// The quota of requests of all kinds, as a multiple of the quota of calls: requests about calls and tasks need room
-/// beside them.
+/// The quota of requests of all kinds, as a multiple of the quota of calls: requests about calls and tasks
+/// need room beside them.
 const REQUESTS: usize = 2;
 
 /// The account of a token, or of a session without one. Accounts with the same name are equal.

@@ -1,10 +1,11 @@
 //! Rates of calls: how many calls a gateway, a server, a tool, a profile and a token allow.
 //!
-//! Each rule of the configuration has one limiter, so their number is bounded by the file. A call counts against every
-//! rule that applies, from the narrowest to the widest; the first exhausted rule refuses the call.
+//! Each rule of the configuration has one limiter, so their number is bounded by the file. A call counts
+//! against every rule that applies, from the narrowest to the widest; the first exhausted rule refuses the
+//! call.
 //!
-//! Replicas that share a store also share the rates. While the store is away or slow, the limiters of this process
-//! decide; they know how many calls this replica has made.
+//! Replicas that share a store also share the rates. While the store is away or slow, the limiters of this
+//! process decide; they know how many calls this replica has made.
 
 use std::{
     collections::HashMap,
@@ -75,8 +76,8 @@ pub struct RateExceeded {
 }
 
 impl Limit {
-    /// Creates a limit for this rule. Returns the one of `before`, with its current use, if the rule is unchanged. `of`
-    /// names the owner if several have a limit by one rule.
+    /// Creates a limit for this rule. Returns the one of `before`, with its current use, if the rule is
+    /// unchanged. `of` names the owner if several have a limit by one rule.
     fn new(rule: String, rate: Rate, of: Option<String>, before: Option<&Arc<Self>>) -> Arc<Self> {
         if let Some(same) = before.filter(|before| before.rate == rate && before.rule == rule) {
             return same.clone();
@@ -210,8 +211,8 @@ impl Rates {
         limits.into_iter().flatten().map(|limit| &**limit).collect()
     }
 
-    /// Returns the rules that may apply to a caller, in order of their keys. `sees` says which servers the caller may
-    /// know about.
+    /// Returns the rules that may apply to a caller, in order of their keys. `sees` says which servers the
+    /// caller may know about.
     pub fn shown(
         &self,
         profile: Option<&str>,

@@ -1,8 +1,8 @@
 //! Skills: `SKILL.md` folders that a model can read and follow.
 //!
-//! A folder with a `SKILL.md` (front matter with `name` and `description`, then the text) is a skill. Files beside it are read
-//! by relative path. Nothing outside the folder is read, even through links, and only files of limited size: no pipe, no
-//! device. This room reads files and knows nothing of servers.
+//! A folder with a `SKILL.md` (front matter with `name` and `description`, then the text) is a skill. Files
+//! beside it are read by relative path. Nothing outside the folder is read, even through links, and only
+//! files of limited size: no pipe, no device. This room reads files and knows nothing of servers.
 
 use std::{
     fs,
@@ -73,7 +73,8 @@ pub fn load(folders: &[PathBuf]) -> FoundSkills {
         match fs::read_dir(folder) {
             Ok(entries) => {
                 found.extend(entries.flatten().take(MAX_ENTRIES).map(|entry| entry.path()));
-                // The first of two skills with the same name counts, so the order must not depend on the system.
+                // The first of two skills with the same name counts, so the order must not depend on the
+                // system.
                 found[1..].sort();
             }
             Err(error) => tracing::debug!(folder = %folder.display(), %error, "no skills here"),

@@ -51,7 +51,8 @@ impl TimeFault {
 }
 
 impl Zone {
-    /// Returns the zone with a name from the IANA database; without a name, the machine's, or UTC if the machine has none.
+    /// Returns the zone with a name from the IANA database; without a name, the machine's, or UTC if the
+    /// machine has none.
     ///
     /// # Errors
     ///
@@ -89,7 +90,8 @@ impl Timetable {
     ///
     /// # Errors
     ///
-    /// Returns a fault for a text that is not a time, a time in the past, and a cron expression that never matches.
+    /// Returns a fault for a text that is not a time, a time in the past, and a cron expression that never
+    /// matches.
     pub fn read(text: &str, zone: &Zone, now_ms: u64) -> Result<Self, TimeFault> {
         let text = text.trim();
         if text.len() > MAX_TEXT {
@@ -128,8 +130,8 @@ impl Timetable {
 
     /// Returns the first time after `ms`, if there is one.
     ///
-    /// A time skipped on a day because the clocks go forward happens once they have; a time that occurs twice happens the
-    /// first time. A cron expression with `*` for the hour follows elapsed hours.
+    /// A time skipped on a day because the clocks go forward happens once they have; a time that occurs twice
+    /// happens the first time. A cron expression with `*` for the hour follows elapsed hours.
     pub fn after(&self, ms: u64, zone: &Zone) -> Option<u64> {
         match self {
             Self::Once(at_ms) => Some(*at_ms).filter(|at_ms| *at_ms > ms),
@@ -311,7 +313,8 @@ mod tests {
             check(when, "2026-11-23T09:00:00+01:00");
         }
         check("2027-06-01", "2027-06-01T00:00:00+02:00");
-        // A skipped time happens when the clocks have gone forward; a time that occurs twice happens the first time.
+        // A skipped time happens when the clocks have gone forward; a time that occurs twice happens the
+        // first time.
         check("2027-03-28T02:30", "2027-03-28T03:30:00+02:00");
         check("2027-10-31T02:30", "2027-10-31T02:30:00+02:00");
     }

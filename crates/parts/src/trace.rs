@@ -1,10 +1,11 @@
 //! Spans of calls, requests and searches for OpenTelemetry, if the feature `otel` is built in and
 //! `OTEL_EXPORTER_OTLP_ENDPOINT` names a collector. Otherwise everything here is empty and costs nothing.
 //!
-//! Names follow the semantic conventions for MCP where there are any, and are `nonet.*` otherwise. A span contains names,
-//! sizes and codes, never params, results or servers' texts.
+//! Names follow the semantic conventions for MCP where there are any, and are `nonet.*` otherwise. A span
+//! contains names, sizes and codes, never params, results or servers' texts.
 //!
-//! Spans are `tracing` spans that are never entered, so other log events do not get into them, nor the spans into the log.
+//! Spans are `tracing` spans that are never entered, so other log events do not get into them, nor the spans
+//! into the log.
 
 #[cfg(feature = "otel")]
 mod logs;
@@ -23,8 +24,8 @@ pub use otel::{Export, Parent, Span, is_ours};
 /// The variables that name a collector; the first is for traces only.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 
-/// Returns whether traces are wanted: a collector is named and nothing disables them. `variable` looks up an environment
-/// variable.
+/// Returns whether traces are wanted: a collector is named and nothing disables them. `variable` looks up an
+/// environment variable.
 pub fn wanted(variable: impl Fn(&str) -> Option<String>) -> bool {
     wanted_at(&ENDPOINTS, "OTEL_TRACES_EXPORTER", variable)
 }

@@ -1,7 +1,7 @@
 //! Watches: what a check of a tool's result changes, and whether the change is news.
 //!
-//! A decision is a pure function of the previous state and the finding of the check. Other rooms decide who makes the
-//! call, when, and where news go.
+//! A decision is a pure function of the previous state and the finding of the check. Other rooms decide who
+//! makes the call, when, and where news go.
 
 #[cfg(test)]
 mod tests;
@@ -129,7 +129,8 @@ pub struct WatchNews {
 }
 
 impl Watch {
-    /// Records a check that began at `at_ms`. A watch that was paused meanwhile remembers the check but has no news.
+    /// Records a check that began at `at_ms`. A watch that was paused meanwhile remembers the check but has
+    /// no news.
     pub fn take(&mut self, finding: WatchFinding, at_ms: u64, elapsed_ms: u64) -> Option<WatchNews> {
         let failed_before = self.error.is_some();
         let was_met = self.is_met;
@@ -194,7 +195,8 @@ impl Watch {
         Some(WatchNews { why, changed, before, counts })
     }
 
-    /// Whether the watch waits for the tool to work: it reports errors and their end, or began on a tool that failed.
+    /// Whether the watch waits for the tool to work: it reports errors and their end, or began on a tool that
+    /// failed.
     fn awaits_success(&self) -> bool {
         self.notify_when == NotifyWhen::OnError || self.last.is_none()
     }
@@ -218,15 +220,16 @@ impl Watch {
         was_paused
     }
 
-    /// Returns when the next check is due after one due at `due_ms`. The rhythm stays the same, unless the time has
-    /// passed or the clock was turned back.
+    /// Returns when the next check is due after one due at `due_ms`. The rhythm stays the same, unless the
+    /// time has passed or the clock was turned back.
     pub fn next_ms(&self, due_ms: u64, now_ms: u64) -> u64 {
         let latest = now_ms + self.interval_ms();
         let in_rhythm = due_ms.saturating_add(self.interval_ms());
         if in_rhythm > now_ms && in_rhythm <= latest { in_rhythm } else { latest }
     }
 
-    /// Returns an earlier due time if `due_ms` is further away than the interval, because the clock was turned back.
+    /// Returns an earlier due time if `due_ms` is further away than the interval, because the clock was
+    /// turned back.
     pub fn pulled_in(&self, due_ms: u64, now_ms: u64) -> Option<u64> {
         let latest = now_ms + self.interval_ms();
         (due_ms > latest).then_some(latest)

@@ -1,5 +1,5 @@
-//! What the headers of a request over HTTP have to say: where it comes from, what its client accepts, which protocol version it
-//! speaks, and from 2026-07-28 on the names in its body (SEP-2243).
+//! What the headers of a request over HTTP have to say: where it comes from, what its client accepts, which
+//! protocol version it speaks, and from 2026-07-28 on the names in its body (SEP-2243).
 
 use std::net::IpAddr;
 
@@ -87,8 +87,8 @@ pub fn method_not_allowed(allowed: &'static str) -> Response {
     response
 }
 
-/// The hosts by which an address may be reached, and the sites whose pages may reach it. A page of another site must not, neither
-/// through the browser nor through a name of its own (DNS rebinding).
+/// The hosts by which an address may be reached, and the sites whose pages may reach it. A page of another
+/// site must not, neither through the browser nor through a name of its own (DNS rebinding).
 pub struct AllowedSites {
     hosts: Vec<Place>,
     /// With their schemes.
@@ -121,7 +121,8 @@ fn plain(host: &str) -> &str {
     host.trim_matches(['[', ']'])
 }
 
-/// Returns the scheme, host and port of an origin. Origins leave out the default port of their scheme (RFC 6454, section 6.2).
+/// Returns the scheme, host and port of an origin. Origins leave out the default port of their scheme (RFC
+/// 6454, section 6.2).
 fn origin_parts(origin: &str) -> Option<(String, Authority, u16)> {
     let uri: Uri = origin.trim().parse().ok()?;
     let scheme = uri.scheme_str()?.to_ascii_lowercase();
@@ -170,8 +171,8 @@ impl AllowedSites {
         })
     }
 
-    /// Returns whether a request names one of the hosts, or `local`, the exact address that it arrived at, as an orchestrator's
-    /// probes do: another site's page cannot know that.
+    /// Returns whether a request names one of the hosts, or `local`, the exact address that it arrived at, as
+    /// an orchestrator's probes do: another site's page cannot know that.
     pub fn is_named(&self, headers: &HeaderMap, local: Option<IpAddr>) -> bool {
         let mut given = headers.get_all(HOST).iter();
         let only = given.next().filter(|_| given.next().is_none()).and_then(|host| host.to_str().ok());
@@ -192,8 +193,8 @@ impl AllowedSites {
     }
 }
 
-/// Returns the refusal of a POST whose client does not accept both kinds of answers, or whose body is not declared as JSON. A
-/// client that accepts anything accepts both.
+/// Returns the refusal of a POST whose client does not accept both kinds of answers, or whose body is not
+/// declared as JSON. A client that accepts anything accepts both.
 pub fn unsuitable_post(headers: &HeaderMap) -> Option<Response> {
     let takes_all = headers.get(ACCEPT).is_none_or(|accept| accept == "*/*");
     let takes_both = takes_all || accepts(headers, JSON) && accepts(headers, EVENTS);
@@ -231,8 +232,8 @@ fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     })
 }
 
-/// Returns the protocol version in the headers, or the refusal of one that is not text or, unless the request names its own, is
-/// unknown.
+/// Returns the protocol version in the headers, or the refusal of one that is not text or, unless the request
+/// names its own, is unknown.
 fn version(headers: &HeaderMap, has_own: bool) -> Result<Option<&str>, Box<Response>> {
     let Some(version) = headers.get(&VERSION) else { return Ok(None) };
     let Ok(version) = version.to_str() else {
@@ -246,7 +247,8 @@ fn version(headers: &HeaderMap, has_own: bool) -> Result<Option<&str>, Box<Respo
     Ok(Some(version))
 }
 
-/// Returns whether a request is of the handshake's era, and so of a session. Refuses one whose headers and body disagree.
+/// Returns whether a request is of the handshake's era, and so of a session. Refuses one whose headers and
+/// body disagree.
 pub fn is_of_session(headers: &HeaderMap, request: Option<&ClientRequest>) -> Result<bool, Box<Response>> {
     let bad = |error: ErrorData| {
         Box::new(failed(StatusCode::BAD_REQUEST, request.map(|request| &request.id), &error))
@@ -297,8 +299,8 @@ fn is_old(version: &str) -> bool {
     version < ProtocolVersion::STANDARD_HEADERS.as_str()
 }
 
-/// Refuses a request whose headers do not repeat its method and its subject, or the params that its tool's `schema` names,
-/// where its version wants that.
+/// Refuses a request whose headers do not repeat its method and its subject, or the params that its tool's
+/// `schema` names, where its version wants that.
 pub fn check_repeated(
     headers: &HeaderMap,
     request: &ClientRequest,

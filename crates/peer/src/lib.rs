@@ -1,8 +1,9 @@
-//! The server's side of MCP over [`nonet_wire`]: both eras, over lines and over streamable HTTP. What answers the requests is a
-//! [`Handler`]; results go out as their servers wrote them. rmcp has the types of the protocol.
+//! The server's side of MCP over [`nonet_wire`]: both eras, over lines and over streamable HTTP. What answers
+//! the requests is a [`Handler`]; results go out as their servers wrote them. rmcp has the types of the
+//! protocol.
 //!
-//! A transport ([`lines`], [`session`]) reads messages into requests ([`request`]), checks them against their era ([`eras`]) and
-//! sends the answers ([`reply`]). [`client`] is the way back: notifications and questions.
+//! A transport ([`lines`], [`session`]) reads messages into requests ([`request`]), checks them against their
+//! era ([`eras`]) and sends the answers ([`reply`]). [`client`] is the way back: notifications and questions.
 
 pub mod client;
 pub mod eras;

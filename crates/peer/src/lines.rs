@@ -1,5 +1,5 @@
-//! The stdio transport, server side: one JSON-RPC message per line, on stdin and stdout or on a socket. Each request is answered
-//! by a task that writes its line itself.
+//! The stdio transport, server side: one JSON-RPC message per line, on stdin and stdout or on a socket. Each
+//! request is answered by a task that writes its line itself.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,8 @@ use crate::{
 const UNUSABLE: i32 = -32603;
 /// The JSON-RPC error code for one request too many (from JSON-RPC's range for servers).
 const BUSY: i32 = -32000;
-/// How long requests in flight may continue after their client has closed its end, or after this side has stopped.
+/// How long requests in flight may continue after their client has closed its end, or after this side has
+/// stopped.
 const DRAIN: Duration = Duration::from_secs(5);
 const DRAIN_STOPPED: Duration = Duration::from_secs(2);
 /// The maximum number of one client's unanswered requests.
@@ -45,7 +46,8 @@ struct ClientLines<R, W> {
     open: Option<MessageHead>,
 }
 
-/// Unanswered requests, and what cancels them. Of several requests with one id, the first that ends is answered.
+/// Unanswered requests, and what cancels them. Of several requests with one id, the first that ends is
+/// answered.
 #[derive(Default)]
 struct UnansweredRequests(Mutex<HashMap<RequestId, CancellationToken>>);
 
@@ -91,7 +93,8 @@ struct LineClient<W, H> {
     ends: CancellationToken,
 }
 
-/// Serves one client until it leaves or `stop` is cancelled. Calls `greeted` once the client has chosen its era.
+/// Serves one client until it leaves or `stop` is cancelled. Calls `greeted` once the client has chosen its
+/// era.
 pub async fn serve<R, W, H>(
     handler: H,
     lines: LineReader<R>,
@@ -152,8 +155,8 @@ impl<W: AsyncWrite + Unpin + Send + 'static, H: Handler> LineClient<W, H> {
         }
     }
 
-    /// Starts to answer a request. Beyond [`MOST_UNANSWERED`] requests, the last one is refused: reading must go on, since the
-    /// others may be waiting for the client's answers to questions.
+    /// Starts to answer a request. Beyond [`MOST_UNANSWERED`] requests, the last one is refused: reading must
+    /// go on, since the others may be waiting for the client's answers to questions.
     async fn begin(&mut self, request: ClientRequest) {
         let ClientRequest { id, meta, body } = request;
         if self.unanswered.count() >= MOST_UNANSWERED {

@@ -1,5 +1,6 @@
-//! A session of a client over HTTP, and how its requests are answered: with plain JSON if the answer is there within moments and
-//! nothing goes before it, else with a stream of events, which a session's client can resume.
+//! A session of a client over HTTP, and how its requests are answered: with plain JSON if the answer is there
+//! within moments and nothing goes before it, else with a stream of events, which a session's client can
+//! resume.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -248,8 +249,8 @@ impl Drop for InFlight {
     }
 }
 
-/// A request that is being answered. If its client leaves, a request of a session goes on, and one of the stateless era is
-/// cancelled.
+/// A request that is being answered. If its client leaves, a request of a session goes on, and one of the
+/// stateless era is cancelled.
 struct Exchange {
     /// `None` once it has ended or goes on elsewhere.
     work: Option<BoxFuture<'static, Answered>>,

@@ -1,5 +1,6 @@
-//! Event streams over HTTP. An event is kept until its client has read it and a few more have followed, so that a client that
-//! lost its connection can go on where it was ("Resumability and Redelivery" of the transport, 2025-11-25).
+//! Event streams over HTTP. An event is kept until its client has read it and a few more have followed, so
+//! that a client that lost its connection can go on where it was ("Resumability and Redelivery" of the
+//! transport, 2025-11-25).
 
 use std::{
     collections::VecDeque,
@@ -86,8 +87,8 @@ impl EventStream {
         Arc::new(Self { number, state, news: Notify::new(), room: Notify::new() })
     }
 
-    /// Adds a message. Waits while a reader has too much to read. Once the reader has left, the oldest message is lost instead:
-    /// the client may never come back.
+    /// Adds a message. Waits while a reader has too much to read. Once the reader has left, the oldest
+    /// message is lost instead: the client may never come back.
     pub async fn push(&self, message: Bytes) -> io::Result<()> {
         loop {
             let room = self.room.notified();
@@ -167,9 +168,9 @@ impl EventStream {
         }
     }
 
-    /// Returns a response with the events after the one with this index, by default those that nobody has read, until the
-    /// stream or `end` ends. A new reader of a request's stream replaces earlier ones; of the common stream, it waits until
-    /// they have left.
+    /// Returns a response with the events after the one with this index, by default those that nobody has
+    /// read, until the stream or `end` ends. A new reader of a request's stream replaces earlier ones; of the
+    /// common stream, it waits until they have left.
     pub fn response(
         self: &Arc<Self>,
         after: Option<u64>,

@@ -1,5 +1,5 @@
-//! REST services as tools: the operations of an OpenAPI document, or endpoints written by hand, each with one input schema,
-//! and the request that a call makes. This room does no IO.
+//! REST services as tools: the operations of an OpenAPI document, or endpoints written by hand, each with one
+//! input schema, and the request that a call makes. This room does no IO.
 
 mod document;
 mod endpoints;
@@ -68,8 +68,9 @@ pub struct RestRequest {
 }
 
 impl Service {
-    /// Reads an OpenAPI document, 3.0 or 3.1, as JSON or YAML. `came_from` is the address that it was read from, the base of
-    /// relative server addresses. Only operations whose name matches `wanted` become tools; `None`: all.
+    /// Reads an OpenAPI document, 3.0 or 3.1, as JSON or YAML. `came_from` is the address that it was read
+    /// from, the base of relative server addresses. Only operations whose name matches `wanted` become tools;
+    /// `None`: all.
     ///
     /// # Errors
     ///
@@ -78,8 +79,8 @@ impl Service {
         operations::service(&ApiDocument::read(document)?, came_from, wanted)
     }
 
-    /// Returns a service of endpoints written by hand, at the address `base_url`. An unusable endpoint is left out, with the
-    /// reason; the configuration has already refused it, with its line.
+    /// Returns a service of endpoints written by hand, at the address `base_url`. An unusable endpoint is
+    /// left out, with the reason; the configuration has already refused it, with its line.
     pub fn by_hand(endpoints: &BTreeMap<String, Endpoint>, base_url: Option<&str>) -> Self {
         endpoints::service(endpoints, base_url)
     }
@@ -91,13 +92,14 @@ impl Operation {
         self.definition["name"].as_str().unwrap_or_default()
     }
 
-    /// Returns the address that its path is appended to, unless the configuration names one for the whole service.
+    /// Returns the address that its path is appended to, unless the configuration names one for the whole
+    /// service.
     pub fn address(&self) -> Option<&str> {
         self.plan.base.as_deref()
     }
 
-    /// Builds the request of a call. `base_url` is the configured one: absolute, and used instead of [`Self::address`]. Its
-    /// query, if any, is part of every request.
+    /// Builds the request of a call. `base_url` is the configured one: absolute, and used instead of
+    /// [`Self::address`]. Its query, if any, is part of every request.
     ///
     /// # Errors
     ///

@@ -16,8 +16,8 @@ pub(super) struct OperationKey<'a> {
     pub id: Option<&'a str>,
 }
 
-/// Returns a name for each operation, in order. The name depends neither on the order nor on the selection of operations: all
-/// operations that share a name get the same kind of suffix.
+/// Returns a name for each operation, in order. The name depends neither on the order nor on the selection of
+/// operations: all operations that share a name get the same kind of suffix.
 pub(super) fn of_operations(all: &[OperationKey]) -> Vec<String> {
     let first = |called: &OperationKey| own_id(called).map_or_else(|| of_path(called), str::to_string);
     let mut names: Vec<String> = all.iter().map(first).collect();
@@ -66,8 +66,8 @@ fn digest(called: &OperationKey) -> String {
     nonet_base::text::hex(&digest[..4])
 }
 
-/// Returns a param for each name, in order: unique, and in characters that model APIs accept. `places` are the prefixes for
-/// repeated names, such as `query`; `None` for a name that stays as it is.
+/// Returns a param for each name, in order: unique, and in characters that model APIs accept. `places` are
+/// the prefixes for repeated names, such as `query`; `None` for a name that stays as it is.
 pub(super) fn of_params(all: &[(&str, Option<&str>)]) -> Vec<String> {
     let plain: Vec<String> = all.iter().map(|(name, _)| param(name)).collect();
     let mut count: HashMap<&str, usize> = HashMap::new();

@@ -358,8 +358,8 @@ fn limit_params(given: &mut Vec<ParamDefinition>) -> usize {
     beyond
 }
 
-/// Returns the description of an operation. Clients show only the description, and many descriptions begin with a remark,
-/// so it begins with the title. `beyond` is the number of params that are left out.
+/// Returns the description of an operation. Clients show only the description, and many descriptions begin
+/// with a remark, so it begins with the title. `beyond` is the number of params that are left out.
 fn description(found: &OperationDefinition<'_>, title: &str, beyond: usize) -> String {
     let mut description = prose::plain(found.text("description"), MAX_DESCRIPTION);
     if !starts_alike(&description, title) {

@@ -190,8 +190,8 @@ pub(super) struct RequestPlan {
     pub base: Option<Arc<str>>,
 }
 
-/// Splits a path at its params: `{id}`; `{+path}` and `{path*}` may contain slashes. `find` returns a param's index in the
-/// list.
+/// Splits a path at its params: `{id}`; `{+path}` and `{path*}` may contain slashes. `find` returns a param's
+/// index in the list.
 ///
 /// # Errors
 ///

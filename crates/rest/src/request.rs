@@ -181,7 +181,8 @@ fn flat(value: &Value) -> String {
     }
 }
 
-/// Returns the parts of a value: one per item, member, or name and value of a member. `key` and `safe` encode names and values.
+/// Returns the parts of a value: one per item, member, or name and value of a member. `key` and `safe` encode
+/// names and values.
 fn parts(
     value: &Value,
     explode: bool,
@@ -251,8 +252,8 @@ fn separator(style: ParamStyle) -> &'static str {
     }
 }
 
-/// Writes nested values as in `filter[name][]=a`. The encoding of arrays is unspecified; services that use brackets accept
-/// this one.
+/// Writes nested values as in `filter[name][]=a`. The encoding of arrays is unspecified; services that use
+/// brackets accept this one.
 fn deep(name: &str, value: &Value, depth: usize, out: &mut Vec<String>) {
     match value {
         Value::Object(members) if depth < MAX_DEPTH => {
@@ -287,7 +288,8 @@ fn header_of(sent: &ParamPlan, value: &Value) -> Result<(HeaderName, HeaderValue
     Ok((name, value))
 }
 
-/// Returns the content type and the bytes of a body; `None` if none of its params is given and the body is optional.
+/// Returns the content type and the bytes of a body; `None` if none of its params is given and the body is
+/// optional.
 fn body_of(
     plan: &RequestPlan,
     body: &BodyPlan,

@@ -1,8 +1,9 @@
-//! Converts OpenAPI schemas to JSON Schema 2020-12. Documentation-only keywords are dropped, keywords unknown to JSON Schema
-//! are translated, and a tool's schema includes its referenced parts, as far as its size allows.
+//! Converts OpenAPI schemas to JSON Schema 2020-12. Documentation-only keywords are dropped, keywords unknown
+//! to JSON Schema are translated, and a tool's schema includes its referenced parts, as far as its size
+//! allows.
 //!
-//! A component is converted once. A tool's schema is assembled from such parts by their sizes, so thousands of operations
-//! over the same components cost only what their final schemas do.
+//! A component is converted once. A tool's schema is assembled from such parts by their sizes, so thousands
+//! of operations over the same components cost only what their final schemas do.
 
 mod convert;
 
@@ -62,13 +63,13 @@ struct Detail {
 pub(super) enum SchemaSide {
     /// Data that is sent.
     Input,
-    /// Data that comes back. Services do not follow their documents strictly, and clients may reject a result that does not
-    /// match, so keywords that only restrict are dropped.
+    /// Data that comes back. Services do not follow their documents strictly, and clients may reject a result
+    /// that does not match, so keywords that only restrict are dropped.
     Output,
 }
 
-/// The member of a converted schema that names the component it refers to; the other members are annotations next to the
-/// reference. A document's own `$ref` may also be data, as in an example.
+/// The member of a converted schema that names the component it refers to; the other members are annotations
+/// next to the reference. A document's own `$ref` may also be data, as in an example.
 const REFERENCE: &str = "\u{0}reference";
 
 /// Returns the component that a converted schema refers to, if it is a reference.
@@ -138,8 +139,8 @@ impl<'a> Schemas<'a> {
         Self { document, parts: HashMap::new(), patterns: HashMap::new() }
     }
 
-    /// Converts what `build` produces, with less and less detail until it has at most `limit` bytes. `None` if it cannot be
-    /// made small enough.
+    /// Converts what `build` produces, with less and less detail until it has at most `limit` bytes. `None`
+    /// if it cannot be made small enough.
     pub(crate) fn converted(
         &mut self,
         side: SchemaSide,
@@ -191,8 +192,9 @@ impl<'a> Schemas<'a> {
         part
     }
 
-    /// Returns a tool's complete schema: `root` and its references, nearest and required parts first, in at most about
-    /// `limit` bytes. If not everything fits, descriptions are shortened to make room for more parts.
+    /// Returns a tool's complete schema: `root` and its references, nearest and required parts first, in at
+    /// most about `limit` bytes. If not everything fits, descriptions are shortened to make room for more
+    /// parts.
     pub(crate) fn whole(&mut self, root: &SchemaPart, side: SchemaSide, limit: usize) -> Map<String, Value> {
         let mut choice = self.choice(root, side, limit, 0);
         if choice.shortened > 0 {
@@ -333,8 +335,9 @@ fn last_word(reference: &str) -> String {
     if word.is_empty() || word == "#" { "part".into() } else { word }
 }
 
-/// Returns the references that lead back to their own part for the same value. They add nothing, and a validator would follow
-/// them for ever: a pet is one of cat and dog, and each of them is all of a pet and more.
+/// Returns the references that lead back to their own part for the same value. They add nothing, and a
+/// validator would follow them for ever: a pet is one of cat and dog, and each of them is all of a pet and
+/// more.
 fn circles(chosen: &[(Rc<str>, Rc<SchemaPart>)]) -> HashSet<(Rc<str>, Rc<str>)> {
     let edges: HashMap<&str, Vec<&Rc<str>>> = chosen
         .iter()

@@ -23,7 +23,8 @@ const KEYS: [&str; 9] = [
     "xauthtoken",
 ];
 
-/// Returns the first usable address in a list of servers. Relative addresses are resolved against the document's address.
+/// Returns the first usable address in a list of servers. Relative addresses are resolved against the
+/// document's address.
 pub(super) fn base(servers: Option<&Value>, came_from: Option<&str>) -> Option<String> {
     let came_from = came_from.and_then(|from| Url::parse(from).ok()).filter(is_web);
     let all = servers.and_then(Value::as_array).filter(|all| !all.is_empty());

@@ -1,8 +1,9 @@
-//! A control group for a sandbox's limits: it counts the memory and the processes of all its members together, shared memory,
-//! files in memory and root's processes included.
+//! A control group for a sandbox's limits: it counts the memory and the processes of all its members
+//! together, shared memory, files in memory and root's processes included.
 //!
-//! A group is made where this user may make one: in version 2, beside the gateway's own group, below the nearest group that
-//! shares its controllers out; in version 1, below the gateway's own group of each controller.
+//! A group is made where this user may make one: in version 2, beside the gateway's own group, below the
+//! nearest group that shares its controllers out; in version 1, below the gateway's own group of each
+//! controller.
 
 use std::{
     collections::BTreeMap,
@@ -148,8 +149,8 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// The hierarchies of the system: the folder of this process's own group and the folder where the hierarchy is mounted, of
-/// version 2 and of each controller of version 1.
+/// The hierarchies of the system: the folder of this process's own group and the folder where the hierarchy
+/// is mounted, of version 2 and of each controller of version 1.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Hierarchies {
     second: Option<(PathBuf, PathBuf)>,
@@ -187,7 +188,8 @@ fn hierarchies(mounts: &str, own: &str) -> Hierarchies {
     found
 }
 
-/// Finds where groups for these limits can be made. In version 2, a process is in one group only, so one place has all.
+/// Finds where groups for these limits can be made. In version 2, a process is in one group only, so one
+/// place has all.
 fn places<'a>(
     hierarchies: &Hierarchies,
     limits: &'a [Limit],

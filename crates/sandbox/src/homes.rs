@@ -1,5 +1,5 @@
-//! The home folders of sandboxed servers, in the state folder: `sandboxes/NAME.HASH` for a server's name and the path of its
-//! configuration file.
+//! The home folders of sandboxed servers, in the state folder: `sandboxes/NAME.HASH` for a server's name and
+//! the path of its configuration file.
 //!
 //! The helper of a running sandbox holds a shared lock on the folder, so that `nonet forget` leaves it alone.
 
@@ -28,7 +28,8 @@ pub(super) fn earlier(state: &Path, server: &str) -> PathBuf {
     state.join(FOLDER).join(server)
 }
 
-/// Creates a home folder, or takes over the earlier one. Returns its real path, and the lock of a running sandbox.
+/// Creates a home folder, or takes over the earlier one. Returns its real path, and the lock of a running
+/// sandbox.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no other system has a sandbox"))]
 pub(super) fn enter(own: &Path, earlier: Option<&Path>) -> io::Result<(PathBuf, File)> {
     if let Some(earlier) = earlier.filter(|earlier| !own.exists() && earlier.is_dir()) {

@@ -1,5 +1,6 @@
-//! The second step of the helper: the first process of the sandbox. It builds the root folder, drops its privileges, starts
-//! the program, and ends when the program does; the kernel then ends everything else in the sandbox.
+//! The second step of the helper: the first process of the sandbox. It builds the root folder, drops its
+//! privileges, starts the program, and ends when the program does; the kernel then ends everything else in
+//! the sandbox.
 
 use std::{
     collections::BTreeMap,
@@ -37,8 +38,8 @@ pub(super) fn serve(
     // The program must be stoppable like any other, so undo the first step's blocking.
     STOPPING.into_iter().collect::<SigSet>().thread_unblock().map_err(system("signals"))?;
     root::enter(spec, places)?;
-    // From a nested user namespace, with the user's own number, no process has privileges over this namespace's mounts and
-    // network.
+    // From a nested user namespace, with the user's own number, no process has privileges over this
+    // namespace's mounts and network.
     own_user((*user, 0), (*group, 0)).map_err(system("user namespaces in user namespaces"))?;
     let _ = set_dumpable(false);
     let home = spec.home.clone().unwrap_or_else(|| PathBuf::from("/tmp"));

@@ -1,5 +1,5 @@
-//! Which processes of this machine are inside a sandbox: the descendants of a helper's first process. A process cannot leave
-//! them, because an orphan becomes a child of that first process.
+//! Which processes of this machine are inside a sandbox: the descendants of a helper's first process. A
+//! process cannot leave them, because an orphan becomes a child of that first process.
 
 use std::{
     collections::{HashMap, HashSet},

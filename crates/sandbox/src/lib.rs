@@ -1,10 +1,10 @@
 //! Limits what a child-process server can reach: files, network, other processes.
 //!
-//! A process with threads cannot set up a sandbox for a child without unsafe code after `fork`. So the gateway runs itself
-//! again as a helper ([`SANDBOX_COMMAND`]) in two single-threaded steps. The first step creates the namespaces. The second
-//! ([`INIT_COMMAND`]) is the first process inside them: it builds the root folder, drops its remaining privileges, and starts
-//! the program. All processes of the sandbox end with either step. Only Linux has a sandbox; elsewhere, a server that
-//! requires one does not start.
+//! A process with threads cannot set up a sandbox for a child without unsafe code after `fork`. So the
+//! gateway runs itself again as a helper ([`SANDBOX_COMMAND`]) in two single-threaded steps. The first step
+//! creates the namespaces. The second ([`INIT_COMMAND`]) is the first process inside them: it builds the root
+//! folder, drops its remaining privileges, and starts the program. All processes of the sandbox end with
+//! either step. Only Linux has a sandbox; elsewhere, a server that requires one does not start.
 
 #[cfg(target_os = "linux")]
 mod cgroup;
@@ -85,9 +85,11 @@ pub struct SandboxSpec {
     pub cwd: Option<PathBuf>,
     /// The user's home folder.
     pub home: Option<PathBuf>,
-    /// The folder that the program sees as its home folder; `None`: a temporary one that ends with the program.
+    /// The folder that the program sees as its home folder; `None`: a temporary one that ends with the
+    /// program.
     pub own: Option<PathBuf>,
-    /// The folder that earlier versions used for every server of this name. It becomes `own` if there is none yet.
+    /// The folder that earlier versions used for every server of this name. It becomes `own` if there is none
+    /// yet.
     pub earlier: Option<PathBuf>,
     /// Paths that are never shown: Nonet's state, configuration and secrets.
     pub hidden: Vec<PathBuf>,
@@ -153,8 +155,8 @@ pub fn leaves_out(name: &str) -> bool {
     AGENTS.iter().any(|agent| agent.eq_ignore_ascii_case(name))
 }
 
-/// Returns whether a sandboxed process of this machine holds the socket with this number. A program in a weaker sandbox, without
-/// namespaces, cannot be told from others. Blocks.
+/// Returns whether a sandboxed process of this machine holds the socket with this number. A program in a
+/// weaker sandbox, without namespaces, cannot be told from others. Blocks.
 pub fn holds_socket(inode: u64) -> bool {
     #[cfg(target_os = "linux")]
     return inside::holds_socket(inode);

@@ -1,5 +1,5 @@
-//! Determines which files and folders a sandboxed program sees, from its command and its settings. Reads the file system, but
-//! changes nothing.
+//! Determines which files and folders a sandboxed program sees, from its command and its settings. Reads the
+//! file system, but changes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -249,8 +249,8 @@ impl Places {
         }
     }
 
-    /// Removes paths that lead elsewhere through links that the program may have made, and refuses a hidden file that the
-    /// program could replace.
+    /// Removes paths that lead elsewhere through links that the program may have made, and refuses a hidden
+    /// file that the program could replace.
     fn close_links(&mut self, spec: &SandboxSpec) -> Result<(), SetUpFault> {
         // A link inside a writable folder could be redirected anywhere.
         let write = self.write.clone();
@@ -355,7 +355,8 @@ impl Places {
     }
 }
 
-/// Returns whether a path is the root, the home folder or a parent of it, so that an argument that names it opens too much.
+/// Returns whether a path is the root, the home folder or a parent of it, so that an argument that names it
+/// opens too much.
 fn is_broad(path: &Path, home: Option<&Path>) -> bool {
     let path = tidy(path);
     let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());

@@ -1,5 +1,5 @@
-//! The way out of a sandbox whose `net` is a list: an HTTP proxy on the sandbox's loopback address that connects only to
-//! these hosts. Names are resolved here, outside; the program itself has no network.
+//! The way out of a sandbox whose `net` is a list: an HTTP proxy on the sandbox's loopback address that
+//! connects only to these hosts. Names are resolved here, outside; the program itself has no network.
 
 use std::{
     io::{self, Read, Write},
@@ -153,8 +153,8 @@ fn is_allowed(allowed: &HostPort, to: &HostPort) -> bool {
     is_host && to.port == allowed.port
 }
 
-/// Connects to a host. A name never leads to this machine itself, whatever its DNS says; an address in the list may, but not to
-/// a gateway's own port.
+/// Connects to a host. A name never leads to this machine itself, whatever its DNS says; an address in the
+/// list may, but not to a gateway's own port.
 fn connect(to: &HostPort, is_door: impl Fn(u16) -> bool) -> io::Result<TcpStream> {
     let is_literal = to.host.parse::<IpAddr>().is_ok() || to.host == "localhost";
     let mut last = io::Error::from(io::ErrorKind::NotFound);
@@ -187,7 +187,8 @@ fn is_own(address: &SocketAddr) -> bool {
         IpAddr::V6(v6) => {
             let parts = v6.segments();
             let [.., a, b, c, d] = v6.octets();
-            // An IPv4 address, compatible (RFC 4291, section 2.5.5.1) or behind NAT64 (RFC 6052, section 2.1).
+            // An IPv4 address, compatible (RFC 4291, section 2.5.5.1) or behind NAT64 (RFC 6052, section
+            // 2.1).
             let is_wrapped = parts[..6] == [0; 6] || parts[..6] == [0x64, 0xff9b, 0, 0, 0, 0];
             // The metadata service of AWS.
             let is_of_cloud = parts == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254];

@@ -28,11 +28,12 @@ pub(super) enum Scopes {
     SignalsAndSockets,
 }
 
-/// The memory that this process may still map after a limit on its address space: it has to start the program.
+/// The memory that this process may still map after a limit on its address space: it has to start the
+/// program.
 const ROOM: u64 = 8 << 20;
 
-/// Limits memory, processes and dumps. With a control group, which counts everything, the limits of a process only make an
-/// allocation fail before the group's limit ends the program.
+/// Limits memory, processes and dumps. With a control group, which counts everything, the limits of a process
+/// only make an allocation fail before the group's limit ends the program.
 pub(super) fn limits(spec: &SandboxSpec, is_counted: bool) -> Result<(), SetUpFault> {
     let limit = |resource, most: u64| {
         let (_, hard) = getrlimit(resource)?;

@@ -1,5 +1,5 @@
-//! The root folder of a sandbox: an empty one, into which the visible paths are mounted. Anything else does not exist for the
-//! program, neither files nor the sockets of other services.
+//! The root folder of a sandbox: an empty one, into which the visible paths are mounted. Anything else does
+//! not exist for the program, neither files nor the sockets of other services.
 
 use std::{
     collections::BTreeMap,
@@ -47,12 +47,13 @@ const CLOSED: [&str; 22] = [
     "timer_list",
     "vmallocinfo",
 ];
-/// The most bytes of the folders in memory: the temporary one, the one for shared memory, and the home folder that ends with
-/// its server.
+/// The most bytes of the folders in memory: the temporary one, the one for shared memory, and the home folder
+/// that ends with its server.
 const TEMPORARY: u64 = 512 << 20;
 const SHARED: u64 = 256 << 20;
 const HOME: u64 = 512 << 20;
-/// The mount options of the folder that replaces a hidden one: folders mounted below it are reachable, and nothing else.
+/// The mount options of the folder that replaces a hidden one: folders mounted below it are reachable, and
+/// nothing else.
 const EMPTY: &str = "mode=0111,size=64k,nr_inodes=64";
 
 /// The action at one path.
@@ -123,8 +124,8 @@ fn steps(spec: &SandboxSpec, places: &Places) -> BTreeMap<PathBuf, Step> {
                 steps.entry(folder.clone()).or_insert(step);
             }
         }
-        // A mount on a file is lost when the file is replaced outside, so the other entries of its folder are shown one by
-        // one. Not where the program writes, because new files would be lost.
+        // A mount on a file is lost when the file is replaced outside, so the other entries of its folder are
+        // shown one by one. Not where the program writes, because new files would be lost.
         let folder = real.parent().filter(|_| !real.is_dir()).map(Path::to_path_buf);
         let around =
             folder.as_deref().and_then(|at| at.ancestors().find_map(|path| steps.get(path))).cloned();
@@ -176,7 +177,8 @@ fn begin(spec: &SandboxSpec) -> io::Result<()> {
     symlink("/tmp", "/var/tmp")
 }
 
-/// Returns the size of a folder in memory: a full folder must be noticed before a limit on memory ends the program.
+/// Returns the size of a folder in memory: a full folder must be noticed before a limit on memory ends the
+/// program.
 fn in_memory(spec: &SandboxSpec, most: u64) -> u64 {
     spec.memory_bytes.map_or(most, |bytes| most.min(bytes / 4))
 }

@@ -29,7 +29,8 @@ use super::{
     environment_of_step, exit_code, homes, init, let_go_of_pipes, proxy, restrict,
 };
 
-/// The signals that ask a program to stop. They reach the whole group, and this process must wait for the program.
+/// The signals that ask a program to stop. They reach the whole group, and this process must wait for the
+/// program.
 pub(super) const STOPPING: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
 /// What the second step needs to know.
@@ -96,8 +97,9 @@ pub(super) fn start(
     Ok(exit_code(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())))
 }
 
-/// Launches from a thread of its own, with a port for the proxy: the proxy listens inside and connects from here, because a
-/// network namespace belongs to a thread. That thread stays, because the first process inside ends with it.
+/// Launches from a thread of its own, with a port for the proxy: the proxy listens inside and connects from
+/// here, because a network namespace belongs to a thread. That thread stays, because the first process inside
+/// ends with it.
 fn launch_apart(
     inner: SandboxStart,
     command: Vec<OsString>,
@@ -114,7 +116,8 @@ fn launch_apart(
     receiver.recv().map_err(stopped)?
 }
 
-/// Makes the control group for the limits of a sandbox, and enters it. `None` without limits, or where none can be had.
+/// Makes the control group for the limits of a sandbox, and enters it. `None` without limits, or where none
+/// can be had.
 fn group_of(spec: &SandboxSpec, command: &[OsString]) -> Option<Group> {
     if command.is_empty() {
         return None;
@@ -127,8 +130,8 @@ pub(super) fn system<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> 
     move |error| SetUpFault::System { what, why: error.to_string(), remedy: REMEDY }
 }
 
-/// Enters a user namespace with full privileges over further namespaces. Each pair is the number inside and the number
-/// outside.
+/// Enters a user namespace with full privileges over further namespaces. Each pair is the number inside and
+/// the number outside.
 pub(super) fn own_user(user: (u32, u32), group: (u32, u32)) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWUSER)?;
     fs::write("/proc/self/setgroups", "deny")?;
@@ -180,7 +183,8 @@ fn is_whole(spec: &SandboxSpec) -> bool {
     tried.is_ok_and(|status| status.success())
 }
 
-/// Replaces this process by the program, with the restrictions available without namespaces. Returns only if that fails.
+/// Replaces this process by the program, with the restrictions available without namespaces. Returns only if
+/// that fails.
 fn weaker(
     spec: &SandboxSpec,
     places: &Places,

@@ -202,7 +202,8 @@ fn has_placeholder(value: &Value) -> bool {
     }
 }
 
-/// Replaces a plain value inside of a field, so that the rest of the field stays. Returns whether there is such a value.
+/// Replaces a plain value inside of a field, so that the rest of the field stays. Returns whether there is
+/// such a value.
 fn replace_inside(example: &mut Map<String, Value>, path: &str, part: impl FnOnce() -> Value) -> bool {
     let Some((name, inside)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
         return false;

@@ -288,8 +288,9 @@ impl<'a> Repair<'a> {
         (rivals == 1 && same.all(|(other, _)| other == name)).then_some((name, schema))
     }
 
-    /// Finds fields given under other names; several at once only to suggest them: each missing required field with the only undeclared key that has a
-    /// similar name and a value of the right type, if that key is similar to no other absent field.
+    /// Finds fields given under other names; several at once only to suggest them: each missing required
+    /// field with the only undeclared key that has a similar name and a value of the right type, if that key
+    /// is similar to no other absent field.
     fn misnamed<'f>(
         &self,
         views: &[&'a Value],

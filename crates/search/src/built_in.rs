@@ -1,7 +1,8 @@
 //! The models that a program brings along.
 //!
-//! They are large, so this crate does not know them: a program links the crate `nonet-model` and hands them over once, before the
-//! first search by meaning. What is not a program (a test of another crate) is smaller and builds without them.
+//! They are large, so this crate does not know them: a program links the crate `nonet-model` and hands them
+//! over once, before the first search by meaning. What is not a program (a test of another crate) is smaller
+//! and builds without them.
 
 use std::sync::OnceLock;
 

@@ -115,7 +115,8 @@ impl Document {
         }
     }
 
-    /// Makes the document of a text that has no name: a note, a fact. Index it with [`RankingWeights::PROSE`].
+    /// Makes the document of a text that has no name: a note, a fact. Index it with
+    /// [`RankingWeights::PROSE`].
     pub fn prose(id: &str, text: &str, terms: Vec<String>) -> Document {
         let description = text::cut(text, MOST_CHARACTERS).to_owned();
         Document { id: id.into(), description, terms, ..Document::default() }

@@ -1,8 +1,8 @@
 //! The embedder: a handle to the thread that owns the model, with a memory of earlier vectors.
 //!
 //! The thread loads the model when the first text has to be embedded, and drops it after half an hour without
-//! work: known vectors need no model. Starting is instant and cannot fail; a failed load is kept as the reason
-//! for missing vectors. Queries have priority over documents. Knows texts and vectors, not the index.
+//! work: known vectors need no model. Starting is instant and cannot fail; a failed load is kept as the
+//! reason for missing vectors. Queries have priority over documents. Knows texts and vectors, not the index.
 
 use std::{
     borrow::Cow,
@@ -98,7 +98,8 @@ struct Shared {
     others: Option<Arc<dyn SharedVectors>>,
     /// Whether known vectors are being offered to other processes.
     offering: AtomicBool,
-    /// The embedder of texts in other languages, if the built-in models are in use. It has a thread and a model of its own.
+    /// The embedder of texts in other languages, if the built-in models are in use. It has a thread and a
+    /// model of its own.
     languages: Option<OnceLock<Embedder>>,
     idle: Duration,
 }
@@ -196,8 +197,9 @@ impl Embedder {
         Embedder { shared: Arc::new(shared) }
     }
 
-    /// Returns the embedder of texts in other languages than English; `None` if a folder's model is in use. Its vectors are
-    /// compared with this one's. Its thread starts with the first call, and its model is loaded for the first text.
+    /// Returns the embedder of texts in other languages than English; `None` if a folder's model is in use.
+    /// Its vectors are compared with this one's. Its thread starts with the first call, and its model is
+    /// loaded for the first text.
     pub fn for_languages(&self) -> Option<&Embedder> {
         let start = || Embedder::of(ModelChoice::Languages, None, None, None, self.shared.idle);
         self.shared.languages.as_ref().map(|languages| languages.get_or_init(start))
@@ -248,10 +250,10 @@ impl Embedder {
     }
 
     /// Returns a normalised vector for each passage, in order, from the first 96 tokens of each text; `None`
-    /// for a passage that cannot be embedded. Only passages in neither memory nor disk cache, and that no other
-    /// process has shared, are embedded.
-    /// Reports done and total counts to `progress`: at once for known passages, then sixteen by sixteen.
-    /// Dropping the future stops the work and keeps vectors that were reported.
+    /// for a passage that cannot be embedded. Only passages in neither memory nor disk cache, and that no
+    /// other process has shared, are embedded. Reports done and total counts to `progress`: at once for known
+    /// passages, then sixteen by sixteen. Dropping the future stops the work and keeps vectors that were
+    /// reported.
     pub async fn embed_documents(
         &self,
         passages: &(impl Passages + ?Sized),
@@ -331,7 +333,8 @@ impl Embedder {
         vectors.pop().unwrap_or_else(|| Err(stopped()))
     }
 
-    /// Embeds several passages, each with the encoder that reads its language. Their texts share runs of a model.
+    /// Embeds several passages, each with the encoder that reads its language. Their texts share runs of a
+    /// model.
     async fn embed_passages(&self, passages: &[Cow<'_, Passage>]) -> Result<Vec<EmbedResult>, EmbedError> {
         let texts = |of: fn(&Passage) -> &[(String, f32)]| {
             passages.iter().flat_map(|passage| of(passage)).map(|(text, _)| text.clone()).collect::<Vec<_>>()
@@ -369,8 +372,8 @@ impl Embedder {
         answered.await.map_err(|_| stopped())?
     }
 
-    /// Returns a fingerprint that distinguishes the model's vectors from other models'; `None` without a model.
-    /// Waits until the model's files are read.
+    /// Returns a fingerprint that distinguishes the model's vectors from other models'; `None` without a
+    /// model. Waits until the model's files are read.
     pub async fn fingerprint(&self) -> Option<Arc<str>> {
         Some(self.files().await?.fingerprint)
     }
@@ -595,8 +598,8 @@ impl Worker {
         }
     }
 
-    /// Reads the model's files and announces its cache. Then answers jobs until all handles are gone, and keeps
-    /// the model in memory while there is work.
+    /// Reads the model's files and announces its cache. Then answers jobs until all handles are gone, and
+    /// keeps the model in memory while there is work.
     fn embed(&mut self, tell_files: &watch::Sender<Option<ModelFiles>>) -> Result<(), String> {
         let source = ModelSource::open(&self.choice)?;
         let fingerprint = source.fingerprint()?;

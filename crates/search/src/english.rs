@@ -1,8 +1,9 @@
 //! Tells requests in English from those in other languages, by their letters.
 //!
-//! A text of which more than a third of the letters are not Latin is not English. For the rest, a logistic regression over the letters
-//! of its words decides: runs of one to four letters and whole words, hashed into a table of 8,192 weights (`english.weights`;
-//! `models/README.md` says what it was fitted on). Knows no other language by name.
+//! A text of which more than a third of the letters are not Latin is not English. For the rest, a logistic
+//! regression over the letters of its words decides: runs of one to four letters and whole words, hashed into
+//! a table of 8,192 weights (`english.weights`; `models/README.md` says what it was fitted on). Knows no
+//! other language by name.
 
 use super::text;
 

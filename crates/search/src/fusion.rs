@@ -262,8 +262,8 @@ impl<'a> ScoreInputs<'a> {
     /// over the sixth hit, and the coverage of the request's words. The weights follow two logistic
     /// regressions over seven catalogues: whether the first hit is right, and whether a right one is among
     /// the first five when half of the requests have their right tools removed. Limits are set so that the
-    /// first hit of "high" is right in more than nine of ten answers on average, and "none" is said of three in
-    /// a hundred requests with a right tool among the first five (docs/search.md has the results). Further
+    /// first hit of "high" is right in more than nine of ten answers on average, and "none" is said of three
+    /// in a hundred requests with a right tool among the first five (docs/search.md has the results). Further
     /// signals, and trees instead of sums, gave the same on catalogues that they were not fitted on. Without
     /// vectors, two pieces remain.
     fn confidence(&self, ranked: &[(NameMatch, Hit)]) -> Confidence {

@@ -19,7 +19,8 @@ use super::{
     weights::RankingWeights,
 };
 
-/// An immutable index. Share it by `Arc`; for other documents, make another index, which shares the unchanged parts.
+/// An immutable index. Share it by `Arc`; for other documents, make another index, which shares the unchanged
+/// parts.
 pub struct Index {
     words: Arc<LexicalIndex>,
     vectors: Option<Vectors>,
@@ -53,7 +54,8 @@ type Name = (Arc<str>, u32, NameMatch);
 
 /// The number of a removed document.
 const GONE: u32 = u32::MAX;
-/// How many empty slots an index may have beyond one per document; an index with more is rebuilt from scratch.
+/// How many empty slots an index may have beyond one per document; an index with more is rebuilt from
+/// scratch.
 const SPARE: usize = 1_000;
 
 /// How well a request matches a document's name. Better matches rank first whatever their scores.
@@ -78,8 +80,8 @@ impl Index {
         Index { words: Arc::new(words), vectors: None, graph_above: settings.hnsw_above }
     }
 
-    /// Returns the index of these documents, by keyword: equal to a new one. Reuses the work for documents that this index
-    /// has (the same `Arc`), so only the others cost time.
+    /// Returns the index of these documents, by keyword: equal to a new one. Reuses the work for documents
+    /// that this index has (the same `Arc`), so only the others cost time.
     pub fn updated(&self, documents: Vec<Arc<Document>>, settings: &Settings) -> Index {
         let (before, empty) = (&*self.words, LexicalIndex::empty(settings));
         let unused = before.numbers.len() - before.documents.len();
@@ -89,8 +91,8 @@ impl Index {
         Index { words, vectors: None, graph_above: settings.hnsw_above }
     }
 
-    /// Returns the same documents with their vectors, in the same order; documents without a vector are ranked by their
-    /// words. Drops all vectors if any does not fit: the index then answers from keywords.
+    /// Returns the same documents with their vectors, in the same order; documents without a vector are
+    /// ranked by their words. Drops all vectors if any does not fit: the index then answers from keywords.
     pub fn with_vectors(&self, vectors: Vec<Option<Arc<[f32]>>>) -> Index {
         let (documents, count) = (self.words.documents.len(), vectors.len());
         let made = if count == documents { Vectors::new(vectors) } else { None };
@@ -100,8 +102,9 @@ impl Index {
         Index { words: self.words.clone(), vectors: made, graph_above: self.graph_above }
     }
 
-    /// Returns the same index with a graph over its vectors, built for them or for an earlier version of them. Returns the
-    /// index unchanged without vectors, or if there are too few of them, overall or in the graph.
+    /// Returns the same index with a graph over its vectors, built for them or for an earlier version of
+    /// them. Returns the index unchanged without vectors, or if there are too few of them, overall or in the
+    /// graph.
     pub fn with_graph(&self, graph: Arc<Graph>) -> Index {
         let same =
             Index { words: self.words.clone(), vectors: self.vectors.clone(), graph_above: self.graph_above };
@@ -115,8 +118,8 @@ impl Index {
         }
     }
 
-    /// Returns the vectors to build a graph from; `None` if there are too few, or if the current graph has nearly all of
-    /// them and little else.
+    /// Returns the vectors to build a graph from; `None` if there are too few, or if the current graph has
+    /// nearly all of them and little else.
     pub fn wants_graph(&self) -> Option<Vec<Arc<[f32]>>> {
         let vectors = self.vectors.as_ref().filter(|vectors| vectors.len() > self.graph_above)?;
         let much = self.graph_above / 4;
@@ -153,8 +156,8 @@ impl Index {
         Query::parse(request, self.words.weights)
     }
 
-    /// Returns the best `limit` documents among the allowed ones (by number), best first. `boosts` are added to the scores
-    /// of single documents.
+    /// Returns the best `limit` documents among the allowed ones (by number), best first. `boosts` are added
+    /// to the scores of single documents.
     pub fn search(
         &self,
         query: &Query,
@@ -384,8 +387,8 @@ impl LexicalIndex {
     }
 }
 
-/// Returns the old index of each new document, if any, and the indexes of the removed ones. Skips the common beginning and
-/// end: a change of one group costs only that group's documents.
+/// Returns the old index of each new document, if any, and the indexes of the removed ones. Skips the common
+/// beginning and end: a change of one group costs only that group's documents.
 fn differences(old: &[Arc<Document>], new: &[Arc<Document>]) -> (Vec<Option<usize>>, Vec<usize>) {
     let is_same = |(one, other): &(&Arc<Document>, &Arc<Document>)| Arc::ptr_eq(one, other);
     let first = old.iter().zip(new).take_while(is_same).count();

@@ -13,8 +13,8 @@ const K1: f32 = 0.9;
 /// The penalty for document length, 0..1.
 const B: f32 = 0.4;
 
-/// An immutable inverted index with BM25 scoring. A document keeps its slot while it is indexed, so [`Bm25::updated`] leaves
-/// the postings of other documents unchanged. Slots are never reused.
+/// An immutable inverted index with BM25 scoring. A document keeps its slot while it is indexed, so
+/// [`Bm25::updated`] leaves the postings of other documents unchanged. Slots are never reused.
 #[derive(Clone)]
 pub(super) struct Bm25<K> {
     /// The number of each term. A term without postings counts as unknown.
@@ -36,9 +36,9 @@ impl<K> Default for Bm25<K> {
 }
 
 impl<K: Clone + Eq + Hash> Bm25<K> {
-    /// Returns the index without the documents in `removed` slots, and with the `added` ones in the next free slots. A
-    /// document is a list of terms with weights; a weight counts as that many occurrences. `slots` are the slots of all
-    /// resulting documents, in the order in which lengths are summed.
+    /// Returns the index without the documents in `removed` slots, and with the `added` ones in the next free
+    /// slots. A document is a list of terms with weights; a weight counts as that many occurrences. `slots`
+    /// are the slots of all resulting documents, in the order in which lengths are summed.
     pub(super) fn updated<T, Q>(
         &self,
         removed: impl IntoIterator<Item = (u32, Vec<(T, f32)>)>,

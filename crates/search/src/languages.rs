@@ -1,5 +1,5 @@
-//! Translates requests from eight languages into English, word by word: most tools are described in English, and a translation's
-//! words and vector find them beside those of the request itself.
+//! Translates requests from eight languages into English, word by word: most tools are described in English,
+//! and a translation's words and vector find them beside those of the request itself.
 //!
 //! Each language has a dictionary (`languages/*.txt`) with the words of this field: verbs, objects, file
 //! types, time. The result need not be a proper sentence. Numbers, names in Latin letters and quoted text are

@@ -54,12 +54,12 @@ pub use weights::RankingWeights;
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The ONNX Runtime library (1.24 or later) that runs `model`. Without this key ORT_DYLIB_PATH, the executable's folder and
-    /// Python's packages are looked at. The built-in model needs no library.
+    /// The ONNX Runtime library (1.24 or later) that runs `model`. Without this key ORT_DYLIB_PATH, the
+    /// executable's folder and Python's packages are looked at. The built-in model needs no library.
     pub onnxruntime: Option<PathBuf>,
     /// A folder with another sentence embedding model: model.onnx (or onnx/model.onnx) and tokenizer.json, as
-    /// `optimum-cli export onnx` writes them, and the JSON files of sentence-transformers if there are any. It needs ONNX Runtime:
-    /// `pip install onnxruntime`.
+    /// `optimum-cli export onnx` writes them, and the JSON files of sentence-transformers if there are any.
+    /// It needs ONNX Runtime: `pip install onnxruntime`.
     pub model: Option<PathBuf>,
     /// The folder where vectors are kept between runs. Without it $XDG_CACHE_HOME/nonet or ~/.cache/nonet.
     pub cache: Option<PathBuf>,
@@ -271,8 +271,8 @@ pub async fn prepare(index: &Index, embedder: Option<&Embedder>, request: &str) 
     }
 }
 
-/// Returns the vectors of [`Query::texts`]. A request in another language than English goes to the built-in encoder of such
-/// requests; a folder's model gets it as it was written, because it may read that language.
+/// Returns the vectors of [`Query::texts`]. A request in another language than English goes to the built-in
+/// encoder of such requests; a folder's model gets it as it was written, because it may read that language.
 async fn embed(embedder: &Embedder, query: &Query, translation: f32) -> Result<Vec<Arc<[f32]>>, EmbedError> {
     if query.language == RequestLanguage::English {
         return embedder.embed_queries(&query.texts()).await;

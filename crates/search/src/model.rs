@@ -1,8 +1,8 @@
 //! A loaded sentence embedding model: texts in, one normalised vector for each out.
 //!
-//! The built-in model runs on the encoder; a folder with any sentence-transformers export runs on ONNX Runtime, with its JSON
-//! files (`recipe`). Knows tokenizers and models, not queues, caches or parts of documents. Errors name the file and the remedy,
-//! since the operator reads them in a log.
+//! The built-in model runs on the encoder; a folder with any sentence-transformers export runs on ONNX
+//! Runtime, with its JSON files (`recipe`). Knows tokenizers and models, not queues, caches or parts of
+//! documents. Errors name the file and the remedy, since the operator reads them in a log.
 
 mod graph;
 #[cfg(test)]
@@ -38,10 +38,11 @@ const QUERY_TOKENS: usize = 96;
 /// Characters read per token. An English token has four to five; the margin keeps a text of a megabyte as
 /// cheap as a page.
 const CHARACTERS_PER_TOKEN: usize = 20;
-/// Tokens of a run of several texts. Each run reads all weights, so short texts cost less together; a request waits for a
-/// run of documents, and longer runs are hardly faster.
+/// Tokens of a run of several texts. Each run reads all weights, so short texts cost less together; a request
+/// waits for a run of documents, and longer runs are hardly faster.
 const RUN_TOKENS: usize = 96;
-/// What the encoder of other languages was trained with before each text (Wang et al. 2024, "Multilingual E5 Text Embeddings").
+/// What the encoder of other languages was trained with before each text (Wang et al. 2024, "Multilingual E5
+/// Text Embeddings").
 const LANGUAGES_PROMPT: &str = "query: ";
 /// The fingerprint of the built-in models and of what chooses between them, computed like a folder's.
 const BUILT_IN: &str = "b4f152c0213e02c4";
@@ -260,7 +261,8 @@ impl Model {
         matches!(self.runner, Runner::BuiltIn(..))
     }
 
-    /// Returns the normalised vectors of the texts of each run. Runs of the built-in model have a thread each.
+    /// Returns the normalised vectors of the texts of each run. Runs of the built-in model have a thread
+    /// each.
     pub(super) fn embed(&mut self, runs: &[&[(usize, Encoding)]]) -> Vec<Result<Vec<Vec<f32>>, String>> {
         let (encoders, own) = match &mut self.runner {
             Runner::Graph(graph) => {

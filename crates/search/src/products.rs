@@ -123,8 +123,8 @@ pub(super) struct Products {
 }
 
 impl Products {
-    /// Returns the products of these documents. `kept` has the index in `before` of each known document; `removed` are the
-    /// documents of `before` that are dropped.
+    /// Returns the products of these documents. `kept` has the index in `before` of each known document;
+    /// `removed` are the documents of `before` that are dropped.
     pub(super) fn updated<'a>(
         before: &Products,
         documents: &[Arc<Document>],

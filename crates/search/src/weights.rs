@@ -1,33 +1,37 @@
 //! The weights of the ranking, in one place.
 //!
-//! They were measured over several public tool catalogues at once and lie on a plateau: the cosine is the best single signal, and
-//! keywords help most as a small bounded bonus. Raw keyword counts, or rank fusion with equal weights, drown the meaning. A weight
-//! stays if it improves catalogues that it was not made for; `nonet-lab eval --weight NAME=0` shows that.
+//! They were measured over several public tool catalogues at once and lie on a plateau: the cosine is the
+//! best single signal, and keywords help most as a small bounded bonus. Raw keyword counts, or rank fusion
+//! with equal weights, drown the meaning. A weight stays if it improves catalogues that it was not made for;
+//! `nonet-lab eval --weight NAME=0` shows that.
 
 /// What counts how much. 0 takes a signal away.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RankingWeights {
-    /// Whether documents are prose, which has no name, does nothing, belongs to no product and is embedded as it is written.
+    /// Whether documents are prose, which has no name, does nothing, belongs to no product and is embedded as
+    /// it is written.
     pub prose: bool,
 
-    /// The vector of a description's first sentence relative to the whole text's: a long description blurs its direction. Measured
-    /// from 0 to 1.2 over six catalogues: +0.4 points of nDCG on average, nowhere worse by more than 0.2.
+    /// The vector of a description's first sentence relative to the whole text's: a long description blurs
+    /// its direction. Measured from 0 to 1.2 over six catalogues: +0.4 points of nDCG on average, nowhere
+    /// worse by more than 0.2.
     pub first_sentence: f32,
-    /// The vector of the name. Measured from 0 to 0.5: +0.4, best where servers have descriptive names; a higher weight drowns the
-    /// description.
+    /// The vector of the name. Measured from 0 to 0.5: +0.4, best where servers have descriptive names; a
+    /// higher weight drowns the description.
     pub tool_name: f32,
     /// The vectors of a long description's later sentences, together.
     pub late_sentences: f32,
-    /// The vector by the encoder of other languages, if the description is not English. Measured from 1 to 4, with and without the
-    /// name: facts in 14 languages are found first in 90.4 to 94.9 % of requests in the others (94.0 with this), and tools described
-    /// in Chinese by English requests a little worse with more.
+    /// The vector by the encoder of other languages, if the description is not English. Measured from 1 to 4,
+    /// with and without the name: facts in 14 languages are found first in 90.4 to 94.9 % of requests in the
+    /// others (94.0 with this), and tools described in Chinese by English requests a little worse with more.
     pub other_language: f32,
-    /// The vector of a translation beside that of the request in its own language. Measured from 0 to 2 over eight languages of two
-    /// sets: 2 to 3 points of nDCG, most at 0.5 to 1; the less, the better for languages that are taken for one with a dictionary.
+    /// The vector of a translation beside that of the request in its own language. Measured from 0 to 2 over
+    /// eight languages of two sets: 2 to 3 points of nDCG, most at 0.5 to 1; the less, the better for
+    /// languages that are taken for one with a dictionary.
     pub translation: f32,
-    /// The cosine assumed for a document without a vector, at the best keyword score; scaled by its keyword score. Right answers
-    /// have about this cosine on average.
+    /// The cosine assumed for a document without a vector, at the best keyword score; scaled by its keyword
+    /// score. Right answers have about this cosine on average.
     pub meaning_by_words: f32,
 
     /// What the best keyword score adds to a cosine. Measured from 0.08 to 0.22 over seven catalogues.
@@ -40,7 +44,8 @@ pub struct RankingWeights {
     pub abbreviations: f32,
     /// The words of a parameter's name relative to those of the tool's.
     pub parameters: f32,
-    /// The words of a parameter's description, which says what goes in, not what comes out. Measured from 0 to 0.5.
+    /// The words of a parameter's description, which says what goes in, not what comes out. Measured from 0
+    /// to 0.5.
     pub parameter_descriptions: f32,
     /// The words of a group's description, which is the same for all its documents. Measured from 0 to 0.4.
     pub group_description: f32,
@@ -48,8 +53,8 @@ pub struct RankingWeights {
     pub letters: f32,
     /// The same without vectors, relative to a keyword score of at most 1.
     pub letters_without_meaning: f32,
-    /// The words of a request that no dictionary translates, as a share; its letters have none. Most documents are in English and
-    /// share both with it by chance: 1.2 points of nDCG over fourteen languages.
+    /// The words of a request that no dictionary translates, as a share; its letters have none. Most
+    /// documents are in English and share both with it by chance: 1.2 points of nDCG over fourteen languages.
     pub untranslated: f32,
 
     /// The bonus for the wanted action. Measured from 0 to 0.06; more drowns the object of the action.

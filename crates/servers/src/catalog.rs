@@ -1,7 +1,7 @@
 //! The catalogue: every known tool, under every name that leads to it.
 //!
-//! Immutable; the gateway replaces it whole. The catalogue depends only on the listings, never on the order in which they
-//! arrived.
+//! Immutable; the gateway replaces it whole. The catalogue depends only on the listings, never on the order
+//! in which they arrived.
 
 mod build;
 mod changes;
@@ -81,8 +81,8 @@ impl Listing {
         self
     }
 
-    /// Masks known secrets in every definition and in the instructions. Names and URIs stay: they are what calls need. Returns
-    /// whether there were any.
+    /// Masks known secrets in every definition and in the instructions. Names and URIs stay: they are what
+    /// calls need. Returns whether there were any.
     pub fn mask(&mut self, known: &KnownSecrets) -> bool {
         let mut any = known.mask_text(&mut self.about);
         // Definitions are shared, so only those with a secret are copied.
@@ -140,10 +140,11 @@ pub struct ServerEntry {
 pub struct Catalog {
     tools: Tools,
     by_wire: SharedMap<Arc<str>, Arc<Tool>>,
-    /// Tools of verbatim servers by their own names, where no other tool has the name or a better claim to it.
+    /// Tools of verbatim servers by their own names, where no other tool has the name or a better claim to
+    /// it.
     by_own: SharedMap<Arc<str>, Arc<Tool>>,
-    /// Tools whose own name leads elsewhere or nowhere, by full name, with the server that owns the name or another one that
-    /// uses it.
+    /// Tools whose own name leads elsewhere or nowhere, by full name, with the server that owns the name or
+    /// another one that uses it.
     clashes: BTreeMap<Arc<str>, Arc<str>>,
     by_fold: FullNames,
     by_bare: FullNames,
@@ -172,8 +173,8 @@ struct CatalogPart {
 }
 
 impl CatalogPart {
-    /// Builds a part, and reuses what has not changed since the part `before`. `same_rules`: `before` was built with the same
-    /// policies.
+    /// Builds a part, and reuses what has not changed since the part `before`. `same_rules`: `before` was
+    /// built with the same policies.
     fn new(
         source: CatalogSource,
         before: Option<&Arc<CatalogPart>>,
@@ -250,9 +251,9 @@ impl Catalog {
         Self::default().updated(sources, policies, &names)
     }
 
-    /// Returns the catalogue of these sources, equal to a new one. An unchanged listing (the same `Arc`) under the same
-    /// settings, and an unchanged definition, are reused. `names` are the names of all configured servers, with or without a
-    /// listing.
+    /// Returns the catalogue of these sources, equal to a new one. An unchanged listing (the same `Arc`)
+    /// under the same settings, and an unchanged definition, are reused. `names` are the names of all
+    /// configured servers, with or without a listing.
     pub fn updated(
         &self,
         sources: impl IntoIterator<Item = CatalogSource>,
@@ -376,8 +377,8 @@ impl Catalog {
         if is_same { self.passed.clone() } else { Arc::new(PromptsResources::new(offers(), names)) }
     }
 
-    /// Gives verbatim tools their own names. No tool takes a name that leads elsewhere. If several tools have the same name,
-    /// none takes it, because the client's choice is unknown.
+    /// Gives verbatim tools their own names. No tool takes a name that leads elsewhere. If several tools have
+    /// the same name, none takes it, because the client's choice is unknown.
     fn give_own_names(&mut self) {
         let tools: Vec<Arc<Tool>> = self.tools.values().cloned().collect();
         tools.iter().for_each(|tool| self.give_own_name(tool));
@@ -401,8 +402,8 @@ impl Catalog {
         }
     }
 
-    /// Returns the owner of a tool's own name, if that is not the tool itself: the server that the name begins with, the
-    /// server whose tool the name spells, or Nonet.
+    /// Returns the owner of a tool's own name, if that is not the tool itself: the server that the name
+    /// begins with, the server whose tool the name spells, or Nonet.
     fn holder(&self, tool: &Tool) -> Option<Arc<str>> {
         let named = self.names.named(&tool.name);
         if !named.is_empty() {
@@ -416,7 +417,8 @@ impl Catalog {
         // A session's own servers change nothing for others.
         let mut others = spelled.filter(|other| other.session.is_none() || other.session == tool.session);
         let other = others.find(|other| other.server != tool.server).map(|other| other.server.clone());
-        // A tool listed by its own name is reached by it, so the name must not possibly belong to a server without a listing.
+        // A tool listed by its own name is reached by it, so the name must not possibly belong to a server
+        // without a listing.
         let is_unlisted =
             |server: &&Arc<str>| !name::RESERVED.contains(&&***server) && !self.servers.contains_key(*server);
         other.or_else(|| {
@@ -485,8 +487,8 @@ impl Catalog {
         self.by_wire.get(wire)
     }
 
-    /// Returns the name that a tool is listed under: its own if its server is verbatim and the name is free, else its wire
-    /// name.
+    /// Returns the name that a tool is listed under: its own if its server is verbatim and the name is free,
+    /// else its wire name.
     pub fn listed_name<'a>(&self, tool: &'a Tool) -> &'a Arc<str> {
         match self.by_own.get(&tool.name) {
             Some(own) if own.full == tool.full => &tool.name,
@@ -500,8 +502,9 @@ impl Catalog {
     }
 }
 
-/// Gives every tool its wire name. Tools whose plain names clash all get the hash, so that no name depends on their order.
-/// Returns the full names that several servers give, each with the first of those servers, which owns the name.
+/// Gives every tool its wire name. Tools whose plain names clash all get the hash, so that no name depends on
+/// their order. Returns the full names that several servers give, each with the first of those servers, which
+/// owns the name.
 fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Arc<CatalogPart>>) -> HashMap<Arc<str>, Arc<str>> {
     let mut first: HashMap<Arc<str>, &Arc<str>> = HashMap::new();
     let mut shadowed: HashMap<Arc<str>, Arc<str>> = HashMap::new();

@@ -1,10 +1,10 @@
 //! The servers that Nonet calls: one supervised connection each.
 //!
-//! A connection connects, lists its tools, announces the list, watches for changes, and reconnects when it is lost. It knows
-//! its own server, but not the other servers, the catalogue or the clients. Supervision (`supervise`, `requests`,
-//! `subscriptions`) knows a server only as a [`Connector`] and its [`Link`]: MCP (`mcp`, `connect`), or requests to a REST
-//! service (`rest`). An MCP server is at the end of a [`channel`], over lines, streamable HTTP or the legacy SSE transport;
-//! what it sends goes through [`incoming`].
+//! A connection connects, lists its tools, announces the list, watches for changes, and reconnects when it is
+//! lost. It knows its own server, but not the other servers, the catalogue or the clients. Supervision
+//! (`supervise`, `requests`, `subscriptions`) knows a server only as a [`Connector`] and its [`Link`]: MCP
+//! (`mcp`, `connect`), or requests to a REST service (`rest`). An MCP server is at the end of a [`channel`],
+//! over lines, streamable HTTP or the legacy SSE transport; what it sends goes through [`incoming`].
 
 mod breaker;
 mod channel;
@@ -96,8 +96,8 @@ pub use self::{
 };
 use crate::{catalog::Listing, oauth::Vault};
 
-/// The `_meta` key for additions to a call's result: the response `headers` that are wanted, and the `next_step` for the next
-/// page.
+/// The `_meta` key for additions to a call's result: the response `headers` that are wanted, and the
+/// `next_step` for the next page.
 pub const BESIDE: &str = "nonet/beside";
 
 /// Opens a pair of byte streams to a server that is not a child process. Called once per connection.
@@ -276,7 +276,8 @@ impl Connection {
         self.settings.load_full()
     }
 
-    /// Returns whether a server with these settings is reached the same way, so that it needs no new connection.
+    /// Returns whether a server with these settings is reached the same way, so that it needs no new
+    /// connection.
     pub fn is_reached_by(&self, other: &ServerSettings) -> bool {
         let own = self.settings();
         own.transport == other.transport

@@ -1,5 +1,5 @@
-//! Connections to servers and what is known of them: their lists in one catalogue, whether these are trusted, and who may use
-//! what.
+//! Connections to servers and what is known of them: their lists in one catalogue, whether these are trusted,
+//! and who may use what.
 
 pub mod catalog;
 pub mod downstream;

@@ -1,9 +1,10 @@
 //! Signs in to remote servers with OAuth 2.1, as MCP's revisions since 2025-03-26 require.
 //!
-//! `nonet login` ([`SignIn`]) stores a [`SignInRecord`] in the [`Vault`]; an [`TokenAccount`] signs the requests of one server
-//! with the access token of that record and renews the token in time. Discovery, registration, PKCE and the token requests
-//! are rmcp's; storage, renewal and messages are decided here. rmcp's own store drops the secret of a registered client,
-//! without which no token of that client can be renewed.
+//! `nonet login` ([`SignIn`]) stores a [`SignInRecord`] in the [`Vault`]; an [`TokenAccount`] signs the
+//! requests of one server with the access token of that record and renews the token in time. Discovery,
+//! registration, PKCE and the token requests are rmcp's; storage, renewal and messages are decided here.
+//! rmcp's own store drops the secret of a registered client, without which no token of that client can be
+//! renewed.
 
 mod callback;
 mod place;
@@ -130,8 +131,8 @@ impl TokenAccount {
         self.settings.grant
     }
 
-    /// Returns whether a sign-in may succeed: the server's refusal, its host or the settings name a sign-in server, or the user
-    /// has signed in before.
+    /// Returns whether a sign-in may succeed: the server's refusal, its host or the settings name a sign-in
+    /// server, or the user has signed in before.
     pub async fn is_offered(&self, challenge: &str) -> bool {
         let is_known = challenge.contains("resource_metadata")
             || self.settings.client_id.is_some()
@@ -148,7 +149,8 @@ impl TokenAccount {
         }
     }
 
-    /// Returns the access token for a request, renewed if it is about to expire; `None` if nobody has signed in.
+    /// Returns the access token for a request, renewed if it is about to expire; `None` if nobody has signed
+    /// in.
     pub async fn token(self: &Arc<Self>) -> Result<Option<String>, RenewError> {
         let held = {
             let mut held = self.held.lock().await;
@@ -180,8 +182,9 @@ impl TokenAccount {
         self.renewed(used, false).await
     }
 
-    /// Renews the token if it is still the `used` one. `serves`: whether the used token is valid until its expiry. The
-    /// renewal continues if the request is cancelled, because the sign-in server may no longer accept the old refresh token.
+    /// Renews the token if it is still the `used` one. `serves`: whether the used token is valid until its
+    /// expiry. The renewal continues if the request is cancelled, because the sign-in server may no longer
+    /// accept the old refresh token.
     async fn renewed(
         self: &Arc<Self>,
         used: Option<String>,
@@ -376,8 +379,8 @@ async fn manager(url: &str, settings: &OAuth, challenge: Option<&str>) -> Result
     Ok(SignInServer { manager, issuer, registers, takes_documents, is_named })
 }
 
-/// Returns whether codes, secrets and tokens may go to an address that the server at `url` names: over TLS, or in plain text
-/// if the server itself is reached that way on the same host.
+/// Returns whether codes, secrets and tokens may go to an address that the server at `url` names: over TLS,
+/// or in plain text if the server itself is reached that way on the same host.
 fn may_have_secrets(place: &str, url: &str) -> bool {
     let (Ok(place), Ok(url)) = (Url::parse(place), Url::parse(url)) else { return false };
     let here = |url: &Url| matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
@@ -498,7 +501,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns an account without a network, whose token was issued just now, is valid for an hour, and cannot be renewed.
+    /// Returns an account without a network, whose token was issued just now, is valid for an hour, and
+    /// cannot be renewed.
     fn signed_in(folder: &std::path::Path) -> TokenAccount {
         let vault = Vault::in_state(folder);
         let url = "https://a.example/mcp";

@@ -1,7 +1,9 @@
-//! Decides which of the servers' definitions are trusted: pins by hash, differences from them, and the lock file.
+//! Decides which of the servers' definitions are trusted: pins by hash, differences from them, and the lock
+//! file.
 //!
-//! A definition is pinned when it is first seen. Later lists are compared with the pins when they are published, never when a
-//! tool is called. This room knows definitions as JSON, the store and the lock file, but nothing of connections or clients.
+//! A definition is pinned when it is first seen. Later lists are compared with the pins when they are
+//! published, never when a tool is called. This room knows definitions as JSON, the store and the lock file,
+//! but nothing of connections or clients.
 
 mod compare;
 mod definition;
@@ -40,8 +42,8 @@ const MOST_SHOWN: usize = 500;
 /// How long after a failure of the shared pins lists are compared again.
 const AGAIN: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
 
-/// The key in `_meta` of a definition that is held until the user trusts it, whatever the rules: what it calls is on a host
-/// that neither the user nor the address of its document names.
+/// The key in `_meta` of a definition that is held until the user trusts it, whatever the rules: what it
+/// calls is on a host that neither the user nor the address of its document names.
 pub const ELSEWHERE: &str = "nonet/elsewhere";
 
 /// A definition that is not the trusted one.
@@ -257,8 +259,8 @@ impl Pins {
         self.checked.lock().is_some_and(|checked| checked != revision)
     }
 
-    /// Returns whether a change waits to be trusted, perhaps by another process, or lists are still to be compared with the
-    /// shared pins.
+    /// Returns whether a change waits to be trusted, perhaps by another process, or lists are still to be
+    /// compared with the shared pins.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.lock().is_empty() || self.missed.lock().is_some()
     }
@@ -304,7 +306,8 @@ impl Pins {
         let is_read = read.is_some();
         let last_read = || self.last_read.lock().get(server).cloned();
         let known = read.or_else(last_read);
-        // Where changes are held, unknown definitions may have been pinned before, so they are not trusted on first sight.
+        // Where changes are held, unknown definitions may have been pinned before, so they are not trusted on
+        // first sight.
         let is_lost = self.is_lost.load(Ordering::Acquire) || known.is_none();
         let is_closed = is_lost && rules.on_change != OnChange::Tell;
         let mut pins = known.unwrap_or_default();
@@ -413,7 +416,8 @@ impl Pins {
         serde_json::from_str(&texts.trusted?).ok()
     }
 
-    /// Trusts waiting changes, of a whole server or of one of its definitions, as they were seen. Returns how many. Blocks.
+    /// Trusts waiting changes, of a whole server or of one of its definitions, as they were seen. Returns how
+    /// many. Blocks.
     pub fn trust(&self, seen: &[Pin]) -> Result<usize, StoreError> {
         let db = self.db().ok_or(StoreError::Unusable)?;
         let trusted = db.trust(seen, self.clock.unix_ms())?;

@@ -1,5 +1,5 @@
-//! Whether a caller may use a tool, a prompt or a resource: a pure function of the item and of the caller's profile and
-//! limits.
+//! Whether a caller may use a tool, a prompt or a resource: a pure function of the item and of the caller's
+//! profile and limits.
 
 use std::collections::BTreeMap;
 
@@ -53,8 +53,8 @@ pub enum ItemKind {
     Unlisted,
 }
 
-/// A prompt or resource of a server, as seen by rules. Patterns match it as `SERVER.NAME` or `SERVER.URI`, like a tool,
-/// and as `skills.SERVER/NAME` or `resources.SERVER/URI`.
+/// A prompt or resource of a server, as seen by rules. Patterns match it as `SERVER.NAME` or `SERVER.URI`,
+/// like a tool, and as `skills.SERVER/NAME` or `resources.SERVER/URI`.
 #[derive(Clone, Debug)]
 pub struct PolicyItem<'a> {
     kind: ItemKind,
@@ -99,8 +99,8 @@ struct Governed<'a> {
     is_caught: &'a dyn Fn(&Globs) -> bool,
 }
 
-/// Checks a prompt or resource, as [`check`] does a tool. A link in an allowed tool's result may lead to an item that
-/// the profile does not show, unless the profile's `deny` or `max_risk` forbids it.
+/// Checks a prompt or resource, as [`check`] does a tool. A link in an allowed tool's result may lead to an
+/// item that the profile does not show, unless the profile's `deny` or `max_risk` forbids it.
 pub fn check_item(
     item: &PolicyItem<'_>,
     policies: &BTreeMap<String, PolicyRule>,
@@ -168,8 +168,8 @@ pub fn check(tool: &Tool, scope: Option<PolicyScope<'_>>) -> PolicyVerdict {
     }
 }
 
-/// Returns the profile's rule that denies something of a server. `is_linked`: a result leads to it, whatever the profile
-/// shows.
+/// Returns the profile's rule that denies something of a server. `is_linked`: a result leads to it, whatever
+/// the profile shows.
 fn denied_by(governed: &Governed<'_>, scope: PolicyScope<'_>, is_linked: bool) -> Option<String> {
     let Governed { server, tags, risk, matches, is_caught } = *governed;
     let profile = scope.profile;
@@ -195,9 +195,9 @@ fn denied_by(governed: &Governed<'_>, scope: PolicyScope<'_>, is_linked: bool) -
     Some(scope.key(key))
 }
 
-/// Returns the profile's rule that denies one of Nonet's own tools, a skill or an app. These are open to every profile, and
-/// the tools that they reach are checked at the call; but not own tools whose effect outlasts the call or reaches other
-/// clients.
+/// Returns the profile's rule that denies one of Nonet's own tools, a skill or an app. These are open to
+/// every profile, and the tools that they reach are checked at the call; but not own tools whose effect
+/// outlasts the call or reaches other clients.
 fn own_denied_by(tool: &Tool, scope: PolicyScope<'_>) -> Option<String> {
     let is_of_effect = tool.risk == Risk::High && &*tool.server == GATEWAY;
     if tool.is_caught_by(&scope.profile.deny) {
@@ -206,8 +206,8 @@ fn own_denied_by(tool: &Tool, scope: PolicyScope<'_>) -> Option<String> {
     is_of_effect.then(|| kept_out_by(&tool.full, scope.profile)).flatten().map(|key| scope.key(key))
 }
 
-/// Returns the key by which a profile keeps out an own tool of effect: whatever limits the profile, unless `only` or `allow`
-/// contains the tool's full name itself.
+/// Returns the key by which a profile keeps out an own tool of effect: whatever limits the profile, unless
+/// `only` or `allow` contains the tool's full name itself.
 fn kept_out_by(full: &str, profile: &Profile) -> Option<&'static str> {
     let is_in_only = profile.only.as_ref().map(|only| only.names(full));
     if is_in_only == Some(false) {

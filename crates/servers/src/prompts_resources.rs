@@ -1,9 +1,9 @@
 //! Names for the prompts and resources of all servers, each of which leads back to one server.
 //!
-//! A prompt is `server__prompt`, like a tool. A resource keeps its URI if only one server has it; if several do, each is
-//! listed as `nonet://SERVER/URI`, which always works. A link in a result leads to the result's server, unless another server
-//! lists the URI: owners come before links. A prompt of a server exposed verbatim keeps its own name, unless another server
-//! owns that name or several servers use it.
+//! A prompt is `server__prompt`, like a tool. A resource keeps its URI if only one server has it; if several
+//! do, each is listed as `nonet://SERVER/URI`, which always works. A link in a result leads to the result's
+//! server, unless another server lists the URI: owners come before links. A prompt of a server exposed
+//! verbatim keeps its own name, unless another server owns that name or several servers use it.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -49,8 +49,8 @@ pub struct ServerOffer<'a> {
     pub server: &'a Arc<str>,
     /// Whether the server is exposed under its own names.
     pub verbatim: bool,
-    /// The session that owns the server, if any. Its URIs are then prefixed with the server, so that they do not affect
-    /// others.
+    /// The session that owns the server, if any. Its URIs are then prefixed with the server, so that they do
+    /// not affect others.
     pub session: Option<u64>,
     /// Its prompts.
     pub prompts: &'a [Value],
@@ -100,7 +100,8 @@ pub fn named_uri(server: &str, uri: &str) -> String {
 }
 
 impl PromptsResources {
-    /// Names everything. The result does not depend on the servers' order. `names` holds the names of all configured servers.
+    /// Names everything. The result does not depend on the servers' order. `names` holds the names of all
+    /// configured servers.
     pub fn new<'a>(offers: impl Iterator<Item = ServerOffer<'a>> + Clone, names: &Namespaces) -> Self {
         let mut passed =
             Self { servers: offers.clone().map(|offer| offer.server.clone()).collect(), ..Self::default() };
@@ -266,9 +267,9 @@ impl PromptsResources {
         matches!(self.owners.get(uri).map(Vec::as_slice), Some([owner]) if **owner == *server)
     }
 
-    /// Resolves a URI for a caller who sees some of the servers. `linked` returns the servers that gave the caller a link to
-    /// a URI. A server that lists a URI comes before one that links to it or has a matching template; among several with the
-    /// same claim, none is chosen.
+    /// Resolves a URI for a caller who sees some of the servers. `linked` returns the servers that gave the
+    /// caller a link to a URI. A server that lists a URI comes before one that links to it or has a matching
+    /// template; among several with the same claim, none is chosen.
     pub fn resolve_uri(
         &self,
         uri: &str,
@@ -346,8 +347,8 @@ fn texts<'a>(definitions: &'a [Value], key: &'a str) -> impl Iterator<Item = &'a
         .filter(move |text| seen.insert(*text))
 }
 
-/// Returns the regex for a URI template (RFC 6570): an expression matches any text without slashes, `{+x}` and `{/x}` also
-/// slashes.
+/// Returns the regex for a URI template (RFC 6570): an expression matches any text without slashes, `{+x}`
+/// and `{/x}` also slashes.
 fn pattern(template: &str) -> Option<Regex> {
     if template.len() > MAX_TEMPLATE {
         return None;

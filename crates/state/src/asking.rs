@@ -1,5 +1,5 @@
-//! The waiting room: the questions in this process that wait for an answer, by whichever channel the answer comes. Each has a token,
-//! an owner and an end. Questions that outlive the process are in the store.
+//! The waiting room: the questions in this process that wait for an answer, by whichever channel the answer
+//! comes. Each has a token, an owner and an end. Questions that outlive the process are in the store.
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +33,8 @@ pub const PARKED_FOR: Duration = Duration::from_secs(600);
 const ON_PAGE_FOR: Duration = Duration::from_secs(24 * 3_600);
 /// The maximum number of parked requests.
 pub const MAX_PARKED: usize = 1_000;
-/// How many bytes of questions the chats of one account may have; beyond that, or beyond its quota, its oldest question is dropped.
+/// How many bytes of questions the chats of one account may have; beyond that, or beyond its quota, its
+/// oldest question is dropped.
 pub const MAX_CHAT_BYTES: usize = 8 << 20;
 
 /// The questions that wait. `C` is a question in a chat.
@@ -89,7 +90,8 @@ enum QuestionChannel<C> {
     Page(String, ServerQuestion),
     /// Another request of the session of a call that goes on as a task, or the task itself.
     Task { call: u64, by_task: bool, asked: ServerQuestion },
-    /// The same request, which its client repeats with the answers: what identifies it, and the request in flight.
+    /// The same request, which its client repeats with the answers: what identifies it, and the request in
+    /// flight.
     Repeat(String, Box<dyn Any + Send>, ServerQuestion),
 }
 
@@ -295,8 +297,8 @@ impl<C> WaitingRoom<C> {
     }
 }
 
-/// Questions of calls that go on as tasks. They wait until their client comes back: with another request of its session, or by its
-/// task.
+/// Questions of calls that go on as tasks. They wait until their client comes back: with another request of
+/// its session, or by its task.
 impl<C: Send + 'static> WaitingRoom<C> {
     /// Adds a question of a call of a session.
     pub fn post(self: &Arc<Self>, session: u64, call: u64, by_task: bool, asked: ServerQuestion) {
@@ -321,7 +323,8 @@ impl<C: Send + 'static> WaitingRoom<C> {
         }
     }
 
-    /// Takes the oldest question that another request of the session may bring to the client, whose channel is `asker`.
+    /// Takes the oldest question that another request of the session may bring to the client, whose channel
+    /// is `asker`.
     pub fn take(&self, asker: &ClientChannel) -> Option<ServerQuestion> {
         let can = |request: &Value| {
             asker.can_answer(request["method"].as_str().unwrap_or_default(), &request["params"])
@@ -347,7 +350,8 @@ impl<C: Send + 'static> WaitingRoom<C> {
         keyed.collect()
     }
 
-    /// Takes the answers to requests of a call. Once all requests of a server are answered, the server gets the answers.
+    /// Takes the answers to requests of a call. Once all requests of a server are answered, the server gets
+    /// the answers.
     pub fn answer_of_call(&self, call: u64, given: &BTreeMap<String, Value>) {
         let mut waiting = self.waiting.lock();
         let whole = waiting.extract_if(ChannelKind::Task.keys(), |(_, number), one| {
@@ -384,8 +388,8 @@ impl<C: Send + 'static> WaitingRoom<C> {
         own < account.quotas().parked && parked().count() < MAX_PARKED
     }
 
-    /// Parks a request, identified by `what`, until its client repeats it with the answers. It ends after a while, and with its
-    /// clients (`end`).
+    /// Parks a request, identified by `what`, until its client repeats it with the answers. It ends after a
+    /// while, and with its clients (`end`).
     pub fn park(
         self: &Arc<Self>,
         token: String,

@@ -244,8 +244,8 @@ fn passing(message: &str) -> Option<FaultCode> {
     PASSING.iter().find(|(words, _)| words.is_match(&message)).map(|(_, code)| *code)
 }
 
-/// Whether a call may be made again after an error with one of these codes, or with any retryable code if there are none.
-/// The words of a tool's own error count like a code.
+/// Whether a call may be made again after an error with one of these codes, or with any retryable code if
+/// there are none. The words of a tool's own error count like a code.
 pub fn passes(error: &Value, codes: &[String]) -> bool {
     let code = error["code"].as_str().and_then(FaultCode::of);
     let meant = match code {
@@ -258,8 +258,8 @@ pub fn passes(error: &Value, codes: &[String]) -> bool {
     })
 }
 
-/// Extracts the error of a call for a larger answer: the fault's own object, or the server's text. Such a text is
-/// retryable if its words say so.
+/// Extracts the error of a call for a larger answer: the fault's own object, or the server's text. Such a
+/// text is retryable if its words say so.
 pub fn error_of(result: &Value) -> Value {
     let text = text_of(result);
     match is_fault(result).then(|| serde_json::from_str::<Value>(&text)) {

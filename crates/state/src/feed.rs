@@ -1,7 +1,7 @@
 //! Finished calls, for observers: each as it ends, and the latest ones with their params and results.
 //!
-//! Params and results stay in memory, as they were; whoever shows them masks them. One call has a bound in bytes, and so have
-//! all of them together.
+//! Params and results stay in memory, as they were; whoever shows them masks them. One call has a bound in
+//! bytes, and so have all of them together.
 
 use std::{
     collections::VecDeque,

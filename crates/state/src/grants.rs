@@ -48,7 +48,8 @@ impl Approval {
         format!("approved:{}", self.key(""))
     }
 
-    /// Returns a digest of the approval. Each process numbers its own sessions, so `nonce` tells the processes apart.
+    /// Returns a digest of the approval. Each process numbers its own sessions, so `nonce` tells the
+    /// processes apart.
     pub fn key(&self, nonce: &str) -> String {
         let JobOwner { session, profile, local, account } = &self.owner;
         // A client of this machine's user may have restarted since.
@@ -121,7 +122,8 @@ struct Grant {
 }
 
 impl Grant {
-    /// Whether it answers for this definition: a yes in the chat does not if the user's own answer is required by now.
+    /// Whether it answers for this definition: a yes in the chat does not if the user's own answer is
+    /// required by now.
     fn answers(&self, hash: &str, by: ApproveBy) -> bool {
         *self.hash == *hash && !(by == ApproveBy::User && self.by == Some(Approver::Chat))
     }

@@ -119,7 +119,8 @@ fn in_url(text: &str) -> impl Iterator<Item = String> + use<> {
     found.into_iter().map(|(range, _)| text[range].to_owned()).collect::<Vec<_>>().into_iter()
 }
 
-/// Returns the secrets in headers, without the scheme of an `Authorization`; for a Basic one, also the password.
+/// Returns the secrets in headers, without the scheme of an `Authorization`; for a Basic one, also the
+/// password.
 fn of_headers(headers: &std::collections::BTreeMap<String, Secret>) -> impl Iterator<Item = String> + '_ {
     let secret =
         headers.iter().filter(|(name, value)| is_secret_header(name) && !is_harmless(value.expose(), name));

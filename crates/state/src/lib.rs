@@ -1,5 +1,6 @@
-//! The state of a gateway: its sessions, its world of servers, the snapshot of what they offer, the gate that says what a caller
-//! may see, and the notices that wait for clients. The operations on it are in `nonet-core`.
+//! The state of a gateway: its sessions, its world of servers, the snapshot of what they offer, the gate that
+//! says what a caller may see, and the notices that wait for clients. The operations on it are in
+//! `nonet-core`.
 
 pub mod asking;
 pub mod faults;

@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 
 /// The longest remembered URI of a link, in bytes.
 pub const MAX_LINK: usize = 8_000;
-/// How many links in each server's results a session remembers, so that reading a link finds its server; the oldest are
-/// dropped first.
+/// How many links in each server's results a session remembers, so that reading a link finds its server; the
+/// oldest are dropped first.
 const LINKS: usize = 1_000;
 
 /// The links in results, by the server that returned them. Each server has its own entries and its own limit.
@@ -52,9 +52,9 @@ impl Links {
     }
 }
 
-/// The key of this process for links in results of requests without a session. Such a link names its server and carries
-/// a seal that nobody else can make. The link is valid for the profile that received it, as long as the gateway runs.
-/// Replicas share one key.
+/// The key of this process for links in results of requests without a session. Such a link names its server
+/// and carries a seal that nobody else can make. The link is valid for the profile that received it, as long
+/// as the gateway runs. Replicas share one key.
 #[derive(Debug)]
 pub struct Seal {
     own: [u8; 32],

@@ -17,8 +17,8 @@ const MAX_BYTES: u64 = 64 << 20;
 /// How many lists are kept; beyond that, the oldest are removed.
 const MOST_LISTS: usize = 500;
 
-/// Returns the path of a server's list. The path depends on the server's command or address, so a different server
-/// under the same name never shows the old server's tools.
+/// Returns the path of a server's list. The path depends on the server's command or address, so a different
+/// server under the same name never shows the old server's tools.
 pub fn path(folder: &Path, name: &str, settings: &ServerSettings) -> PathBuf {
     let mut hash = Sha256::new();
     match &settings.transport {
@@ -66,7 +66,8 @@ pub fn correct(folder: &Path, name: &str, settings: &ServerSettings, listing: &L
     fs::File::options().append(true).open(path)?.set_modified(listed)
 }
 
-/// Removes all but the newest files of a folder. A file that another gateway has just removed is not an error.
+/// Removes all but the newest files of a folder. A file that another gateway has just removed is not an
+/// error.
 fn prune(folder: &Path, most: usize) -> io::Result<()> {
     let mut files: Vec<(SystemTime, PathBuf)> = fs::read_dir(folder)?
         .flatten()

@@ -1,9 +1,9 @@
 //! Notices that must arrive: kept in the store until an answer has delivered them.
 //!
-//! A notice for an open session waits in the session's mailbox, and also in the store in case the gateway or the
-//! session ends first. A notice without an open session goes out with the next answer to any session of its owner, on
-//! any gateway. All writes go through one task, in order, so each notice is delivered once. Clients can also follow
-//! notices as they are posted.
+//! A notice for an open session waits in the session's mailbox, and also in the store in case the gateway or
+//! the session ends first. A notice without an open session goes out with the next answer to any session of
+//! its owner, on any gateway. All writes go through one task, in order, so each notice is delivered once.
+//! Clients can also follow notices as they are posted.
 
 mod unwritten;
 
@@ -73,8 +73,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Waits for the next notice. Returns `Some(None)` if notices were dropped because this follower was too slow, and
-    /// `None` once the gateway has ended.
+    /// Waits for the next notice. Returns `Some(None)` if notices were dropped because this follower was too
+    /// slow, and `None` once the gateway has ended.
     pub async fn next(&mut self) -> Option<Option<Arc<Value>>> {
         loop {
             match self.posted.recv().await {
@@ -123,8 +123,8 @@ impl Mail {
         self.post_as(uuid::Uuid::new_v4().simple().to_string(), owner, session, notice, None);
     }
 
-    /// Does the same, and returns when the notice is in the store. The notice replaces an undelivered notice with the
-    /// same id.
+    /// Does the same, and returns when the notice is in the store. The notice replaces an undelivered notice
+    /// with the same id.
     pub async fn post_for_certain(
         &self,
         id: &str,
@@ -520,8 +520,8 @@ mod tests {
         for n in 0..120 {
             mail.post("", None, json!({ "n": n, "text": text }));
         }
-        // Like requests without a session, each of which gets its own session. If the disk is busy, an answer goes out
-        // without notices.
+        // Like requests without a session, each of which gets its own session. If the disk is busy, an answer
+        // goes out without notices.
         let mut told = Vec::new();
         while told.is_empty() {
             told = next(&mail, &session(&mail, None)).await;

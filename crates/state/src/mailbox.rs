@@ -50,8 +50,8 @@ struct Queue {
 }
 
 impl Mailbox {
-    /// Adds a notice; drops the oldest one if too many wait. If the store keeps the dropped notice, returns its id,
-    /// because it is not lost.
+    /// Adds a notice; drops the oldest one if too many wait. If the store keeps the dropped notice, returns
+    /// its id, because it is not lost.
     #[must_use]
     pub fn post(&self, letter: impl Into<Letter>) -> Option<String> {
         let mut letter = letter.into();
@@ -89,8 +89,8 @@ impl Mailbox {
         MAX_NOTICES - self.waiting()
     }
 
-    /// Removes the notices of a task whose result the client has. Returns the ids of the removed notices that are in
-    /// the store.
+    /// Removes the notices of a task whose result the client has. Returns the ids of the removed notices that
+    /// are in the store.
     pub fn withdraw(&self, task: &str) -> Vec<String> {
         let mut withdrawn = Vec::new();
         self.queue.lock().waiting.retain_mut(|letter| {
@@ -118,9 +118,9 @@ impl Mailbox {
         self.queue.lock().waiting.len()
     }
 
-    /// Adds notices to an answer as a last text block: `own` for this very call, then the waiting ones, each once, in
-    /// order. Notices that would make the block too long wait for the next answer. Returns the ids of the notices that
-    /// are in the store.
+    /// Adds notices to an answer as a last text block: `own` for this very call, then the waiting ones, each
+    /// once, in order. Notices that would make the block too long wait for the next answer. Returns the ids
+    /// of the notices that are in the store.
     pub fn attach(&self, answer: &mut CallResult, own: Vec<Value>) -> Vec<String> {
         let mut told = Vec::new();
         let mut queue = self.queue.lock();
@@ -153,7 +153,8 @@ impl Mailbox {
     }
 }
 
-/// Adds what a notice found to an earlier notice about the same tool. Returns whether the earlier one now has everything.
+/// Adds what a notice found to an earlier notice about the same tool. Returns whether the earlier one now has
+/// everything.
 fn merge(earlier: &mut Value, notice: &Value) -> bool {
     let is_same =
         earlier["found"].is_array() && ["kind", "of"].iter().all(|key| earlier[*key] == notice[*key]);

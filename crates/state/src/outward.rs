@@ -1,7 +1,7 @@
 //! Sends notices to people: posted to an address, or written to a program.
 //!
-//! Senders do not wait: notices go into a bounded queue, and one task delivers them in order. This room knows the configured
-//! outlet, not what notices say or who else gets them.
+//! Senders do not wait: notices go into a bounded queue, and one task delivers them in order. This room knows
+//! the configured outlet, not what notices say or who else gets them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -97,8 +97,8 @@ impl NoticeDelivery {
         self.aim(outlet, inherit_env);
     }
 
-    /// Sets where notices go, including waiting ones. `inherit_env`: the variables that a program gets in addition to the
-    /// usual ones.
+    /// Sets where notices go, including waiting ones. `inherit_env`: the variables that a program gets in
+    /// addition to the usual ones.
     pub fn aim(&self, outlet: Option<&Outlet>, inherit_env: &Globs) {
         let mut way = self.0.way.lock();
         *way =
@@ -194,7 +194,8 @@ impl NoticeDelivery {
     }
 }
 
-/// Posts a question, once, and returns the answer's JSON; null for an answer without JSON. Errors never contain the address.
+/// Posts a question, once, and returns the answer's JSON; null for an answer without JSON. Errors never
+/// contain the address.
 ///
 /// # Errors
 ///

@@ -95,8 +95,8 @@ impl KnownList {
         }
     }
 
-    /// Whether the list may be published under a connection. The list of a session's server belongs only to that
-    /// session, even if another server has its name now.
+    /// Whether the list may be published under a connection. The list of a session's server belongs only to
+    /// that session, even if another server has its name now.
     pub fn is_of(&self, connection: &Connection) -> bool {
         self.session.is_none() || self.connection == connection.id
     }
@@ -329,8 +329,8 @@ impl Publisher {
         }
     }
 
-    /// Publishes the catalogue of these lists, with an index by words and with the known vectors. The very first
-    /// catalogue is published before its index exists.
+    /// Publishes the catalogue of these lists, with an index by words and with the known vectors. The very
+    /// first catalogue is published before its index exists.
     pub async fn publish_words(
         self: &Arc<Self>,
         lists: &KnownLists,
@@ -491,8 +491,8 @@ impl Publisher {
         });
     }
 
-    /// Builds a graph in the background if the index is large enough; exact search answers until then. Only one graph
-    /// is built at a time; changes made meanwhile are handled at the end.
+    /// Builds a graph in the background if the index is large enough; exact search answers until then. Only
+    /// one graph is built at a time; changes made meanwhile are handled at the end.
     fn improve(self: &Arc<Self>) {
         // While tools are being embedded, the graph would cover only some of them.
         let early = self.servers.life.stop.is_cancelled() || !self.indexing.borrow().finished;
@@ -504,8 +504,8 @@ impl Publisher {
             return;
         };
         let publisher = self.clone();
-        // Not awaited at shutdown, because there is nothing to clean up. After a panic, `improving` stays set and exact
-        // search continues.
+        // Not awaited at shutdown, because there is nothing to clean up. After a panic, `improving` stays set
+        // and exact search continues.
         tokio::task::spawn_blocking(move || {
             let start = Instant::now();
             tracing::info!(tools = rows.len(), "building the graph of a large catalogue");

@@ -166,7 +166,8 @@ impl Servers {
         self.started.subscribe()
     }
 
-    /// Starts all servers and returns at once; `false` if they were started before. Sends their lists to `updates`.
+    /// Starts all servers and returns at once; `false` if they were started before. Sends their lists to
+    /// `updates`.
     pub fn start(&self, updates: &mpsc::Sender<ServerUpdate>) -> bool {
         if self.started.send_replace(true) {
             return false;
@@ -198,8 +199,8 @@ impl Servers {
         Arc::new(connection)
     }
 
-    /// Applies a configuration, touching only the servers that it changes. Returns the changes, and the sessions'
-    /// servers that the changes have ended, with their sessions.
+    /// Applies a configuration, touching only the servers that it changes. Returns the changes, and the
+    /// sessions' servers that the changes have ended, with their sessions.
     pub fn reload(
         &self,
         config: Config,
@@ -209,7 +210,8 @@ impl Servers {
         let before = self.world();
         let Transition { world, changes, fresh, retired, mut ended } =
             World::new(config, Some(&before), |name, settings| self.connection(name, settings));
-        // A server being written to the file is skipped once, because the call that wrote it may have been cut off.
+        // A server being written to the file is skipped once, because the call that wrote it may have been
+        // cut off.
         ended.retain(|(name, _)| self.persisting.remove(name).is_none());
         self.store(world);
         drop(replacing);
@@ -269,8 +271,8 @@ impl Servers {
         Ok(connection)
     }
 
-    /// Removes the servers of a session, or only the server with this name, from the world. The caller still has to
-    /// retire them.
+    /// Removes the servers of a session, or only the server with this name, from the world. The caller still
+    /// has to retire them.
     pub fn remove(&self, session: u64, name: Option<&str>) -> Vec<Arc<Connection>> {
         let _replacing = self.replacing.lock();
         let before = self.world();
@@ -286,7 +288,8 @@ impl Servers {
         gone
     }
 
-    /// Returns the connection for a caller's requests: the shared one, or the session's own if the server runs per client.
+    /// Returns the connection for a caller's requests: the shared one, or the session's own if the server
+    /// runs per client.
     pub fn connection_for(
         &self,
         shared: Arc<Connection>,
@@ -318,8 +321,8 @@ impl Servers {
         self.log_levels.lock().values().min().copied()
     }
 
-    /// Records the log level that a session wants from servers. A server has one level for all sessions, so it gets the
-    /// lowest level that any open session wants.
+    /// Records the log level that a session wants from servers. A server has one level for all sessions, so
+    /// it gets the lowest level that any open session wants.
     pub fn want_log(&self, session: u64, level: LogLevel, is_open: impl Fn(u64) -> bool) {
         let lowest = {
             let mut wanted = self.log_levels.lock();

@@ -113,8 +113,8 @@ pub fn reads_on(tool: &Tool) -> bool {
 }
 
 impl AppScope {
-    /// Returns the rule that denies a tool to the app. Of Nonet's own tools, the app may use only those that read: the
-    /// others start work or outlast the app. Skills and other apps are always denied.
+    /// Returns the rule that denies a tool to the app. Of Nonet's own tools, the app may use only those that
+    /// read: the others start work or outlast the app. Skills and other apps are always denied.
     pub fn denies(&self, tool: &Tool) -> Option<String> {
         let is_harmless = tool.is_of_server() || tool.kind == EntryKind::Tool && tool.read_only;
         let allowed =
@@ -177,8 +177,8 @@ impl Session {
         Arc::new(Self { id: next_id(), profile, unattended: true, ..Self::default() })
     }
 
-    /// Creates a session in which an app calls tools for a client: tools that both its rules and the client's profile
-    /// allow.
+    /// Creates a session in which an app calls tools for a client: tools that both its rules and the client's
+    /// profile allow.
     pub fn of_app(id: &str, allowed: Globs, of: &Arc<Self>) -> Arc<Self> {
         let app = Some(AppScope { id: id.into(), allowed, of: of.clone() });
         let (profile, account) = (of.profile.clone(), of.account.clone());
@@ -197,7 +197,8 @@ impl Session {
         }
     }
 
-    /// Returns the session's own connection to a server. Calls `begin` to create one if none uses these settings.
+    /// Returns the session's own connection to a server. Calls `begin` to create one if none uses these
+    /// settings.
     pub fn connection(
         &self,
         server: &Arc<str>,
@@ -304,8 +305,8 @@ impl Session {
         Arc::strong_count(&self.busy) > 1
     }
 
-    /// Returns the state that another replica needs to continue the session; if it ends here, including the waiting
-    /// notices.
+    /// Returns the state that another replica needs to continue the session; if it ends here, including the
+    /// waiting notices.
     pub fn carried(&self, ends: bool) -> CarriedSession {
         let approved = self.approved.lock().iter().map(|(tool, hash)| (tool.clone(), hash.clone())).collect();
         let loaded = self.loaded();
@@ -365,8 +366,9 @@ impl Caller {
         }
     }
 
-    /// Reserves a place for new work of this caller, before any of the work is done: for a call that may become a job
-    /// later, or for work that is a job from the start, such as a `launch`. Work inside other work shares its place.
+    /// Reserves a place for new work of this caller, before any of the work is done: for a call that may
+    /// become a job later, or for work that is a job from the start, such as a `launch`. Work inside other
+    /// work shares its place.
     pub fn admit(&self, launch: bool) -> Result<Admission, QuotaExceeded> {
         match launch || self.as_task == TaskMode::AtOnce {
             _ if self.is_admitted => Ok(Admission::default()),
@@ -411,8 +413,8 @@ pub struct Caller {
     pub local: bool,
     /// The channel for questions from servers and from Nonet while the request is open.
     pub asker: Option<ClientChannel>,
-    /// Whether Nonet must not ask its own questions through this caller: nobody waits, or many calls run at the same
-    /// time.
+    /// Whether Nonet must not ask its own questions through this caller: nobody waits, or many calls run at
+    /// the same time.
     pub unasked: bool,
     /// Whether answers in a chat do not approve its calls, because nobody reads the chat. The live page,
     /// `nonet approve` or a webhook decides.

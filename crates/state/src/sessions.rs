@@ -43,7 +43,8 @@ impl Sessions {
         self.open_under(profile, account)
     }
 
-    /// Opens a session under a profile, which counts against the quotas of an account. It closes with its last `Arc`.
+    /// Opens a session under a profile, which counts against the quotas of an account. It closes with its
+    /// last `Arc`.
     pub fn open_under(&self, profile: Option<String>, account: Arc<Account>) -> Arc<Session> {
         let session = Session::with_mail(profile, account, self.mail.clone());
         self.open.retain(|_, session| session.strong_count() > 0);

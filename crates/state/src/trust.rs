@@ -48,8 +48,8 @@ impl Publisher {
         let _ = tokio::task::spawn_blocking(move || pins.revision()).await;
     }
 
-    /// Compares the lists of the file's servers with the pins, unless that was done already. Returns whether the
-    /// published lists change, and the unreported changes.
+    /// Compares the lists of the file's servers with the pins, unless that was done already. Returns whether
+    /// the published lists change, and the unreported changes.
     pub async fn check_lists(&self, known: &mut KnownLists, world: &World) -> (bool, Vec<ServerNews>) {
         let of_file =
             known.iter().filter(|(server, known)| !RESERVED.contains(&&***server) && known.session.is_none());
@@ -99,7 +99,8 @@ impl Publisher {
         (differs, news)
     }
 
-    /// Returns once something may have been trusted: in this process, or in another one while definitions wait.
+    /// Returns once something may have been trusted: in this process, or in another one while definitions
+    /// wait.
     pub async fn trust_moved(&self) {
         let elsewhere = async {
             let mut beat = tokio::time::interval(LOOK);

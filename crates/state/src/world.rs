@@ -23,7 +23,8 @@ pub struct World {
     pub owners: Arc<BTreeMap<Arc<str>, u64>>,
     /// The secrets of the configuration and of those servers.
     pub secrets: Arc<KnownSecrets>,
-    /// The names of all servers: servers of the file, including disabled and left-out ones, and sessions' servers.
+    /// The names of all servers: servers of the file, including disabled and left-out ones, and sessions'
+    /// servers.
     pub names: Arc<Namespaces>,
 }
 
@@ -43,7 +44,8 @@ pub struct Transition {
     pub fresh: Vec<Arc<Connection>>,
     /// Connections to retire.
     pub retired: Vec<Arc<Connection>>,
-    /// Sessions' servers that end, with their sessions: the file uses their names now, or no longer allows them.
+    /// Sessions' servers that end, with their sessions: the file uses their names now, or no longer allows
+    /// them.
     pub ended: Vec<(Arc<str>, u64)>,
 }
 
@@ -71,8 +73,8 @@ impl World {
     }
 
     /// Builds the world of a configuration. A connection of the old world with the same command, address and
-    /// concurrency is kept and gets its new settings; `connect` creates the others. Sessions' servers stay, unless the
-    /// configuration uses their names or no longer allows them.
+    /// concurrency is kept and gets its new settings; `connect` creates the others. Sessions' servers stay,
+    /// unless the configuration uses their names or no longer allows them.
     #[expect(clippy::new_ret_no_self, reason = "the transition holds the world")]
     pub fn new(
         config: Config,

@@ -1,5 +1,6 @@
-//! The doors of this user's gateways over HTTP: the token that opens them, the ports that are theirs, and who is at the other
-//! end of a connection on this machine. Knows files and the system's tables of sockets; knows nothing of HTTP and MCP.
+//! The doors of this user's gateways over HTTP: the token that opens them, the ports that are theirs, and who
+//! is at the other end of a connection on this machine. Knows files and the system's tables of sockets; knows
+//! nothing of HTTP and MCP.
 
 mod owner_token;
 mod ports;

@@ -1,7 +1,8 @@
 //! What an engine of the store does: rows in tables, and the values that are too large for rows.
 //!
-//! Everything that Nonet keeps is written once, above this trait: a room names its table, and decides. It reads rows, and
-//! commits a batch that is written only if the rows are still as they were read; if not, it reads again.
+//! Everything that Nonet keeps is written once, above this trait: a room names its table, and decides. It
+//! reads rows, and commits a batch that is written only if the rows are still as they were read; if not, it
+//! reads again.
 
 use std::{collections::HashSet, fmt::Debug, io, sync::Arc, time::Duration};
 
@@ -242,7 +243,8 @@ pub(crate) struct BlobName {
 
 /// Where data is kept: SQLite or Redis. Several gateways may use the same data at the same time.
 ///
-/// A committed batch is visible to every gateway when the call returns, and survives the end of the process, however it ends.
+/// A committed batch is visible to every gateway when the call returns, and survives the end of the process,
+/// however it ends.
 pub(crate) trait Engine: Debug + Send + Sync {
     /// Returns rows by their names.
     fn get(&self, keys: Vec<Key>) -> StoreFuture<'_, Vec<Option<Row>>>;
@@ -268,7 +270,8 @@ pub(crate) trait Engine: Debug + Send + Sync {
     /// Returns which of these holders are running gateways, including this one. 0 is nobody.
     fn running(&self, holders: HashSet<u32>) -> StoreFuture<'_, HashSet<u32>>;
 
-    /// Writes a large value. Until a row refers to it nobody finds it, and after this time on the engine's clock it is gone.
+    /// Writes a large value. Until a row refers to it nobody finds it, and after this time on the engine's
+    /// clock it is gone.
     fn put_blob(&self, value: Blob, life: Duration) -> StoreFuture<'_, BlobName>;
 
     /// Returns a large value; `None` if a part of it is missing.

@@ -46,7 +46,8 @@ impl ToolFigures {
         }
     }
 
-    /// Stores an error, replacing the owner's earlier one. Beyond the maximum number of owners, the oldest error is dropped.
+    /// Stores an error, replacing the owner's earlier one. Beyond the maximum number of owners, the oldest
+    /// error is dropped.
     pub fn put_error(&mut self, owner: String, error: LastError) {
         self.errors.insert(owner, error);
         while self.errors.len() > MOST_OWNERS

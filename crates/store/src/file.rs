@@ -20,7 +20,8 @@ use super::StoreError;
 const COMPANIONS: [&str; 3] = ["-wal", "-shm", "-journal"];
 /// How long a call waits while another gateway writes. A write takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long opening is retried while others are in the way. Gateways that start at the same moment are soon done.
+/// How long opening is retried while others are in the way. Gateways that start at the same moment are soon
+/// done.
 const PATIENCE_TO_OPEN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -32,8 +33,8 @@ pub(super) struct DbFormat {
     pub what: &'static str,
     /// Settings that SQLite accepts only for an empty file.
     pub layout: &'static str,
-    /// The SQL steps from each version of the format to the next, starting with an empty file. Only ever append: a file's
-    /// `user_version` counts the steps that it has taken.
+    /// The SQL steps from each version of the format to the next, starting with an empty file. Only ever
+    /// append: a file's `user_version` counts the steps that it has taken.
     pub steps: &'static [&'static str],
     /// Applies settings and functions to each writing connection.
     pub set_up: fn(&Connection) -> rusqlite::Result<()>,
@@ -70,8 +71,9 @@ fn identity(file: &Path) -> Option<Identity> {
 impl Database {
     /// Opens a file in a folder; creates both, readable only by their owner, if they do not exist. Blocks.
     ///
-    /// A damaged file is set aside as `<name>.damaged-<n>`, with a warning, and replaced by an empty one. Fails if the file
-    /// cannot be created, was written by a newer Nonet, or is damaged while another gateway uses it.
+    /// A damaged file is set aside as `<name>.damaged-<n>`, with a warning, and replaced by an empty one.
+    /// Fails if the file cannot be created, was written by a newer Nonet, or is damaged while another gateway
+    /// uses it.
     pub(crate) fn open(folder: &Path, format: &DbFormat) -> Result<Database, StoreError> {
         // Absolute, because SQLite takes a name starting with `file:` for a URI.
         let folder = std::path::absolute(folder).map_err(files(folder))?;
@@ -148,7 +150,8 @@ impl Database {
         work(&mut connection.lock()).map_err(sqlite(&self.file))
     }
 
-    /// Runs one transaction that is a write from its start, so that it waits for others instead of failing half-way.
+    /// Runs one transaction that is a write from its start, so that it waits for others instead of failing
+    /// half-way.
     pub(crate) fn write<T>(
         &self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<T>,
@@ -161,8 +164,8 @@ impl Database {
         })
     }
 
-    /// Opens a second, read-only connection to the file. Close it first: the last connection to close cleans up, and must be
-    /// able to write.
+    /// Opens a second, read-only connection to the file. Close it first: the last connection to close cleans
+    /// up, and must be able to write.
     pub(crate) fn reader(&self) -> Result<Connection, StoreError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connect = || {
@@ -199,8 +202,8 @@ impl From<rusqlite::Error> for DbFileError {
 }
 
 impl DbFileError {
-    /// Returns whether a retry may succeed. SQLite itself does not wait in every case, such as when two gateways enable the
-    /// log of a new file.
+    /// Returns whether a retry may succeed. SQLite itself does not wait in every case, such as when two
+    /// gateways enable the log of a new file.
     fn may_pass(&self) -> bool {
         match self {
             DbFileError::Damaged(_) => true,
@@ -227,8 +230,8 @@ pub(super) fn connect(file: &Path, format: &DbFormat) -> Result<Connection, DbFi
     connection.busy_timeout(PATIENCE)?;
     // Checked first, so that a newer file is only read.
     version(&connection, format.steps)?;
-    // Reads the whole file, so that damage shows now rather than during the work. A table of outcomes is less than a
-    // megabyte; 256 MiB of results take a tenth of a second.
+    // Reads the whole file, so that damage shows now rather than during the work. A table of outcomes is less
+    // than a megabyte; 256 MiB of results take a tenth of a second.
     let check: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if check != "ok" {
         return Err(DbFileError::Damaged(check));
@@ -245,8 +248,8 @@ fn prepare(connection: &mut Connection, format: &DbFormat) -> Result<(), DbFileE
     }
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     if mode == "wal" {
-        // With a write-ahead log this cannot damage the file, and saves each write from waiting for the disk. A power cut
-        // loses only the latest writes.
+        // With a write-ahead log this cannot damage the file, and saves each write from waiting for the disk.
+        // A power cut loses only the latest writes.
         connection.pragma_update(None, "synchronous", "normal")?;
     }
     (format.set_up)(connection)?;
@@ -257,11 +260,11 @@ fn prepare(connection: &mut Connection, format: &DbFormat) -> Result<(), DbFileE
     Ok(())
 }
 
-/// Creates an empty file if there is none. SQLite would make it readable by everyone; the companions get the same
-/// permissions.
+/// Creates an empty file if there is none. SQLite would make it readable by everyone; the companions get the
+/// same permissions.
 fn create(file: &Path) -> io::Result<()> {
-    // Closing a file drops all locks that SQLite holds on it in this process. So an existing file is not opened, and no other
-    // thread sees a new one before it is closed.
+    // Closing a file drops all locks that SQLite holds on it in this process. So an existing file is not
+    // opened, and no other thread sees a new one before it is closed.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock();
     match private(OpenOptions::new().write(true).create_new(true)).open(file) {
@@ -290,8 +293,8 @@ fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(), DbFileErro
     Ok(transaction.commit()?)
 }
 
-/// Sets the file aside if it is damaged. Needs the exclusive lock: a gateway that still has the moved file open removes
-/// `<name>.db-wal` on closing, which by then belongs to the new file.
+/// Sets the file aside if it is damaged. Needs the exclusive lock: a gateway that still has the moved file
+/// open removes `<name>.db-wal` on closing, which by then belongs to the new file.
 fn replace_damaged(file: &Path, format: &DbFormat) -> Result<(), StoreError> {
     // Checked again: another gateway may have been faster.
     if let Err(DbFileError::Damaged(what)) = connect(file, format) {

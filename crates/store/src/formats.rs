@@ -48,8 +48,8 @@ pub(super) static RECORDS: DbFormat = DbFormat {
 pub(super) static KEPT: DbFormat = DbFormat {
     name: "kept.db",
     what: "large results and tasks",
-    // Freed pages can be returned. Pages are large: a 50 MB value is written in two thirds of the time, and the check on
-    // opening takes half.
+    // Freed pages can be returned. Pages are large: a 50 MB value is written in two thirds of the time, and
+    // the check on opening takes half.
     layout: "PRAGMA page_size = 16384; PRAGMA auto_vacuum = incremental",
     steps: &[
         "CREATE TABLE entries (
@@ -81,8 +81,8 @@ pub(super) static KEPT: DbFormat = DbFormat {
         include_str!("formats/kept_5.sql"),
     ],
     set_up: |connection| {
-        // Freed pages are not overwritten: that would write each large value twice, and values are removed by age or size, not
-        // on a user's request. `forget` removes them from the file.
+        // Freed pages are not overwritten: that would write each large value twice, and values are removed by
+        // age or size, not on a user's request. `forget` removes them from the file.
         connection.pragma_update(None, "secure_delete", false)?;
         connection.pragma_update(None, "journal_size_limit", LONGEST_LOG)
     },
@@ -122,8 +122,8 @@ pub(super) static LEARNED: DbFormat = DbFormat {
     most_damaged: 9,
 };
 
-/// Trusted definitions of servers, and waiting ones. A separate file, because `nonet forget` empties the others, and to forget a
-/// pin is to trust whatever the server lists next.
+/// Trusted definitions of servers, and waiting ones. A separate file, because `nonet forget` empties the
+/// others, and to forget a pin is to trust whatever the server lists next.
 pub(super) static PINS: DbFormat = DbFormat {
     name: "pins.db",
     what: "the trust in servers' definitions",

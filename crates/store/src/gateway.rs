@@ -15,8 +15,8 @@ use super::{
 
 /// What a gateway keeps: in the SQLite files of a folder, or in Redis.
 ///
-/// Without a usable folder, everything is kept in memory. While the disk or Redis cannot be written, results and jobs are kept in
-/// memory until they can be.
+/// Without a usable folder, everything is kept in memory. While the disk or Redis cannot be written, results
+/// and jobs are kept in memory until they can be.
 #[derive(Debug)]
 pub struct GatewayStore {
     kept: Arc<Kept>,
@@ -29,8 +29,8 @@ pub struct GatewayStore {
 }
 
 impl GatewayStore {
-    /// Returns the store in a folder, for gateways of this configuration, however its path is written. Each file is opened on
-    /// first use, and again if it was removed since.
+    /// Returns the store in a folder, for gateways of this configuration, however its path is written. Each
+    /// file is opened on first use, and again if it was removed since.
     pub fn in_files(folder: Option<PathBuf>, retention: Retention, clock: Clock, config: &str) -> Self {
         let holder = LeaseHolder { config: config.into(), ..LeaseHolder::new(clock) };
         let engine = |format| -> Arc<dyn Engine> {
@@ -46,9 +46,9 @@ impl GatewayStore {
         }
     }
 
-    /// Returns the store under a prefix of Redis, for the replica of this name; the default is the host's name with a number.
-    /// Connects on first use. The replicas with the same Redis and prefix share one configuration: whatever is due is due for
-    /// each of them.
+    /// Returns the store under a prefix of Redis, for the replica of this name; the default is the host's
+    /// name with a number. Connects on first use. The replicas with the same Redis and prefix share one
+    /// configuration: whatever is due is due for each of them.
     pub fn in_redis(
         redis: impl Into<RedisTopology>,
         prefix: &str,
@@ -76,8 +76,8 @@ impl GatewayStore {
         }
     }
 
-    /// Removes the replicas' data from Redis, and returns the number of removed keys. Running replicas, their sessions, and the use
-    /// of rates stay. Data stored meanwhile may stay too.
+    /// Removes the replicas' data from Redis, and returns the number of removed keys. Running replicas, their
+    /// sessions, and the use of rates stay. Data stored meanwhile may stay too.
     pub async fn forget_shared(&self, what: ForgetScope) -> Result<usize, StoreError> {
         match &self.redis {
             Some(redis) => redis.forget(what).await,

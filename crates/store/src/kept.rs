@@ -1,7 +1,7 @@
 //! Results that were too large to show, and jobs with their results. Written once for both engines.
 //!
-//! An entry is a row; its value is apart from it, as a large value of the engine. While the engine cannot write, entries are kept
-//! in memory, and are written once it can.
+//! An entry is a row; its value is apart from it, as a large value of the engine. While the engine cannot
+//! write, entries are kept in memory, and are written once it can.
 
 mod room;
 mod shelf;

@@ -13,7 +13,8 @@ use super::{
     engine::{Batch, Engine, Key, NewRow, Row, Scan, TRIES, Table, too_busy},
 };
 
-/// Outcomes: the owner is the document, the id its words as JSON, and the due number the time in seconds since 1970.
+/// Outcomes: the owner is the document, the id its words as JSON, and the due number the time in seconds
+/// since 1970.
 pub(crate) const OUTCOMES: Table = "outcome";
 /// Figures: the id is the tool, and the due number the time of the last call, in milliseconds since 1970.
 pub(crate) const FIGURES: Table = "figures";
@@ -60,9 +61,10 @@ impl Learned {
         Ok(readable("outcomes", rows, |row| outcome_of(&row)))
     }
 
-    /// Stores an outcome. Of two with the same words and document, the stronger is kept: two gateways that learn the same at the
-    /// same time count it once. Then the bounds of [`Outcomes`] are applied: the weakest outcomes are removed first, but never the
-    /// new one, and so are outcomes too old to have an effect.
+    /// Stores an outcome. Of two with the same words and document, the stronger is kept: two gateways that
+    /// learn the same at the same time count it once. Then the bounds of [`Outcomes`] are applied: the
+    /// weakest outcomes are removed first, but never the new one, and so are outcomes too old to have an
+    /// effect.
     ///
     /// [`Outcomes`]: nonet_search::Outcomes
     pub(crate) async fn put_outcome(&self, outcome: &Outcome) -> Result<(), StoreError> {

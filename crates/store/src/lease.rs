@@ -1,8 +1,8 @@
 //! Leases: which gateway runs a job or holds a record, and whether that gateway is still running.
 //!
-//! A gateway has a random number and, from its first lease on, a lock on the file `holder-<number>.lock` in the store's
-//! folder. The system releases the lock when the process ends, however it ends, so a lease depends neither on a clock nor on
-//! process ids, which are reused.
+//! A gateway has a random number and, from its first lease on, a lock on the file `holder-<number>.lock` in
+//! the store's folder. The system releases the lock when the process ends, however it ends, so a lease
+//! depends neither on a clock nor on process ids, which are reused.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -73,8 +73,8 @@ fn file_of(folder: &Path, number: u32) -> PathBuf {
     folder.join(format!("holder-{number}.lock"))
 }
 
-/// Returns whether another process, or another gateway in this one, holds the lock. A file without a lock belongs to a
-/// gateway that has ended, and is removed.
+/// Returns whether another process, or another gateway in this one, holds the lock. A file without a lock
+/// belongs to a gateway that has ended, and is removed.
 fn is_locked(file: &Path) -> bool {
     // Only opened, never created.
     let lock = match File::open(file) {
@@ -86,7 +86,8 @@ fn is_locked(file: &Path) -> bool {
             let _ = fs::remove_file(file);
             false
         }
-        // If the system cannot tell, assume that the gateway runs: doing work twice is worse than doing it late.
+        // If the system cannot tell, assume that the gateway runs: doing work twice is worse than doing it
+        // late.
         Err(TryLockError::WouldBlock | TryLockError::Error(_)) => true,
     }
 }

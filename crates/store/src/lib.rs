@@ -1,9 +1,10 @@
-//! Data that Nonet keeps between runs: results, jobs, records, trusted definitions, and the outcomes of searches.
+//! Data that Nonet keeps between runs: results, jobs, records, trusted definitions, and the outcomes of
+//! searches.
 //!
-//! An engine (`engine`) knows rows in tables and large values, and nothing of what they mean. There are two: SQLite files in one
-//! folder, shared by all gateways of a user (`sqlite`), and Redis, shared by the replicas of a cluster (`redis`). Each kind of
-//! data is written once, above them: `records`, `kept`, `learned`, `pins`. A new kind is a file with the name of its table; no
-//! engine changes for it.
+//! An engine (`engine`) knows rows in tables and large values, and nothing of what they mean. There are two:
+//! SQLite files in one folder, shared by all gateways of a user (`sqlite`), and Redis, shared by the replicas
+//! of a cluster (`redis`). Each kind of data is written once, above them: `records`, `kept`, `learned`,
+//! `pins`. A new kind is a file with the name of its table; no engine changes for it.
 //!
 //! ```text
 //! store.db                      outcomes of searches, figures of tools
@@ -72,12 +73,12 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Keeps results, jobs, outcomes and figures. Several gateways may use one store at the same time.
 ///
-/// A stored value is visible to every gateway when the call returns, and survives the end of the process, however it ends,
-/// unless the answer is [`Lifespan::UntilEnd`]. An owner is a string; an entry is visible only to its owner. Methods may be
-/// called from async code.
+/// A stored value is visible to every gateway when the call returns, and survives the end of the process,
+/// however it ends, unless the answer is [`Lifespan::UntilEnd`]. An owner is a string; an entry is visible
+/// only to its owner. Methods may be called from async code.
 pub trait Store: Debug + Send + Sync {
-    /// Stores a result, replacing an entry with the same id, then makes room within its [`Share`] and the [`Retention`], but
-    /// never by removing the new entry or a running job.
+    /// Stores a result, replacing an entry with the same id, then makes room within its [`Share`] and the
+    /// [`Retention`], but never by removing the new entry or a running job.
     fn put_result<'a>(
         &'a self,
         id: &'a str,
@@ -88,11 +89,12 @@ pub trait Store: Debug + Send + Sync {
 
     /// Stores a job with its result, replacing its earlier state, then makes room as for a result.
     ///
-    /// The job is leased to the gateway that stores it. A working job whose lease has ended is lost. An ended job stays
-    /// ended, so its start and its end may be stored in either order.
+    /// The job is leased to the gateway that stores it. A working job whose lease has ended is lost. An ended
+    /// job stays ended, so its start and its end may be stored in either order.
     fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> StoreFuture<'_, Lifespan>;
 
-    /// Returns an entry's result as compact JSON; `None` if there is no such entry, or if the entry has no result.
+    /// Returns an entry's result as compact JSON; `None` if there is no such entry, or if the entry has no
+    /// result.
     fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, Option<String>>;
 
     /// Returns a job; `None` if the owner has none with this id, or if it has expired.
@@ -124,7 +126,8 @@ pub trait Store: Debug + Send + Sync {
         Box::pin(async { Ok(false) })
     }
 
-    /// Removes expired entries, and lets the store's clock advance. Does nothing if this process has not used the store yet.
+    /// Removes expired entries, and lets the store's clock advance. Does nothing if this process has not used
+    /// the store yet.
     fn sweep(&self) -> StoreFuture<'_, ()>;
 
     /// Returns how much is stored, for all owners; `None` if this process has not used the store yet.
@@ -139,8 +142,8 @@ pub trait Store: Debug + Send + Sync {
     /// Returns the figures of all tools.
     fn figures(&self) -> StoreFuture<'_, Vec<NamedFigures>>;
 
-    /// Adds figures to the stored ones of these tools, and returns the sums; `None` if figures are not stored. Beyond the
-    /// maximum number of tools, the least recently called ones are dropped.
+    /// Adds figures to the stored ones of these tools, and returns the sums; `None` if figures are not
+    /// stored. Beyond the maximum number of tools, the least recently called ones are dropped.
     fn add_figures(&self, fresh: Vec<NamedFigures>) -> StoreFuture<'_, Option<Vec<NamedFigures>>>;
 
     /// Takes a call from each of these rates, or from none if one is used up. Answers within a moment.
@@ -149,8 +152,8 @@ pub trait Store: Debug + Send + Sync {
         Box::pin(async { Ok(RateOutcome::NotShared) })
     }
 
-    /// Returns the trusted definitions that replicas share; `None` for a store of one machine, where they have a separate
-    /// file.
+    /// Returns the trusted definitions that replicas share; `None` for a store of one machine, where they
+    /// have a separate file.
     fn shared_pins(&self) -> Option<Arc<PinStore>> {
         None
     }
@@ -165,7 +168,8 @@ pub trait Store: Debug + Send + Sync {
         None
     }
 
-    /// Ends this gateway's leases, so that others need not wait for them to expire. A lease in files ends with its process.
+    /// Ends this gateway's leases, so that others need not wait for them to expire. A lease in files ends
+    /// with its process.
     fn leave(&self) -> StoreFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
@@ -181,7 +185,8 @@ pub trait Store: Debug + Send + Sync {
     }
 }
 
-/// The kind of a record. Each kind has its own quotas and its own body format, which belong to the room that stores it.
+/// The kind of a record. Each kind has its own quotas and its own body format, which belong to the room that
+/// stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RecordKind {
     /// A tool call that is repeated to compare its results.
@@ -241,7 +246,8 @@ impl RecordKind {
 pub struct NewRecord {
     /// Determines the quota and the format of the body.
     pub kind: RecordKind,
-    /// The profile that the record belongs to, empty without one; for a part of parked work, the id of that work.
+    /// The profile that the record belongs to, empty without one; for a part of parked work, the id of that
+    /// work.
     pub owner: String,
     /// Unique among the owner's records of this kind.
     pub id: String,
@@ -249,8 +255,8 @@ pub struct NewRecord {
     pub body: Value,
     /// When it is due, in milliseconds since 1970.
     pub due_ms: Option<u64>,
-    /// Whether this gateway holds it, until it ends or releases the record. While a gateway holds a record, no other one acts
-    /// on it.
+    /// Whether this gateway holds it, until it ends or releases the record. While a gateway holds a record,
+    /// no other one acts on it.
     pub held: bool,
     /// Whether it is due only for gateways of this configuration, because others may lack what it needs.
     pub of_config: bool,
@@ -276,7 +282,8 @@ impl NewRecord {
 pub struct Record {
     /// Determines the format of the body.
     pub kind: RecordKind,
-    /// The profile that the record belongs to, empty without one; for a part of parked work, the id of that work.
+    /// The profile that the record belongs to, empty without one; for a part of parked work, the id of that
+    /// work.
     pub owner: String,
     /// Unique among the owner's records of this kind.
     pub id: String,
@@ -367,10 +374,11 @@ pub enum RateOutcome {
 /// How much is stored, and for how long. Gateways with different limits each apply their own when they write.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
-    /// The total size of all values as compact JSON. A file may be larger by an eighth of that, and by the engine's overhead.
+    /// The total size of all values as compact JSON. A file may be larger by an eighth of that, and by the
+    /// engine's overhead.
     pub bytes: u64,
-    /// How long an entry is kept after it was stored, or after the job ended. On disk, time without a running gateway counts
-    /// for an hour at most, and so does a jump of the clock. Redis uses its own clock.
+    /// How long an entry is kept after it was stored, or after the job ended. On disk, time without a running
+    /// gateway counts for an hour at most, and so does a jump of the clock. Redis uses its own clock.
     pub age: Duration,
 }
 
@@ -484,7 +492,8 @@ pub fn forgettable(folder: &Path, what: ForgetTarget) -> Result<ForgetCount, Sto
     })
 }
 
-/// Removes it from a folder's files, including the traces on disk. A running gateway continues with what it has read. Blocks.
+/// Removes it from a folder's files, including the traces on disk. A running gateway continues with what it
+/// has read. Blocks.
 pub fn forget(folder: &Path, what: ForgetTarget) -> Result<(), StoreError> {
     let (format, tables, others) = what.place();
     SqliteDb::open(folder, format, LeaseHolder::new(Clock::default()))?.forget(&tables, others)
@@ -507,7 +516,8 @@ pub fn forget_trust(folder: &Path) -> Result<usize, StoreError> {
     Ok(count)
 }
 
-/// Returns the folder of the store: `nonet` in `$XDG_STATE_HOME` or `~/.local/state`. `None` without a home folder.
+/// Returns the folder of the store: `nonet` in `$XDG_STATE_HOME` or `~/.local/state`. `None` without a home
+/// folder.
 pub fn folder() -> Option<PathBuf> {
     let set = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let home = || std::env::home_dir().map(|home| home.join(".local/state"));

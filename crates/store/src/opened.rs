@@ -11,7 +11,8 @@ pub struct OpenDb<Db: ?Sized>(Arc<Mutex<Option<Option<Arc<Db>>>>>);
 
 /// A file that may be removed while it is open.
 pub trait Removable {
-    /// Whether the file was removed or replaced since it was opened. SQLite would go on writing to what nobody can find.
+    /// Whether the file was removed or replaced since it was opened. SQLite would go on writing to what
+    /// nobody can find.
     fn is_gone(&self) -> bool;
 }
 

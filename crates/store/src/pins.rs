@@ -1,4 +1,5 @@
-//! Trusted definitions of servers, and waiting ones: by their hash, with their text. Written once for both engines.
+//! Trusted definitions of servers, and waiting ones: by their hash, with their text. Written once for both
+//! engines.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -155,8 +156,8 @@ impl PinBody {
         [&self.trusted, &self.waiting].iter().any(|used| used.as_deref() == Some(hash))
     }
 
-    /// Returns the pin after a step; `None` if nothing changes. `is_listed` tells whether another running gateway lists the
-    /// waiting definition.
+    /// Returns the pin after a step; `None` if nothing changes. `is_listed` tells whether another running
+    /// gateway lists the waiting definition.
     fn after(pin: Option<&Self>, step: &PinStep, now_ms: u64, is_listed: bool) -> Option<Self> {
         let trust = |hash: &str| Self { trusted: Some(hash.into()), since_ms: now_ms, ..Self::default() };
         match step {
@@ -170,8 +171,8 @@ impl PinBody {
                 let next = Self { waiting: Some(hash.clone()), since_ms: now_ms, told: false, ..before };
                 pin.is_none_or(|pin| pin.waiting != next.waiting).then_some(next)
             }
-            // A definition that another gateway lists keeps waiting: otherwise two gateways with different servers would change
-            // the pin in turns.
+            // A definition that another gateway lists keeps waiting: otherwise two gateways with different
+            // servers would change the pin in turns.
             PinStep::Return => {
                 let pin = pin.filter(|pin| pin.waiting.is_some() && !is_listed)?;
                 Some(Self { waiting: None, told: false, ..pin.clone() })
@@ -180,8 +181,8 @@ impl PinBody {
     }
 }
 
-/// The trusted definitions of one configuration's servers. Several gateways, and several threads of one, may use it at the same
-/// time. Every call blocks; with a Redis, it must run inside a tokio runtime.
+/// The trusted definitions of one configuration's servers. Several gateways, and several threads of one, may
+/// use it at the same time. Every call blocks; with a Redis, it must run inside a tokio runtime.
 #[derive(Debug)]
 pub struct PinStore {
     engine: Arc<dyn Engine>,
@@ -198,8 +199,8 @@ impl Removable for PinStore {
 }
 
 impl PinStore {
-    /// Opens the file in a folder; creates both, readable only by their owner, if they do not exist. `config` is the path of a
-    /// servers.toml.
+    /// Opens the file in a folder; creates both, readable only by their owner, if they do not exist. `config`
+    /// is the path of a servers.toml.
     pub fn open(folder: &Path, config: &str) -> Result<Self, StoreError> {
         let db = SqliteDb::open(folder, &formats::PINS, LeaseHolder::new(Clock::default()))?;
         Ok(Self::of_db(db, config))
@@ -226,8 +227,8 @@ impl PinStore {
         Ok(i64::try_from(version).unwrap_or(i64::MAX))
     }
 
-    /// Returns the pins of a server, by kind and name. A newer Nonet's pin is an error: without it, a definition that the user
-    /// refused would be trusted on first sight.
+    /// Returns the pins of a server, by kind and name. A newer Nonet's pin is an error: without it, a
+    /// definition that the user refused would be trusted on first sight.
     pub fn of_server(&self, server: &str) -> Result<Vec<Pin>, StoreError> {
         let newer = || StoreError::NewerValue { what: format!("a pin of `{server}`") };
         let pins = wait(self.read(server))?.ok_or_else(newer)?;
@@ -314,7 +315,8 @@ impl PinStore {
         })
     }
 
-    /// Returns a server's pins by their ids, without a body if it cannot be read; `None` if a newer Nonet's are among them.
+    /// Returns a server's pins by their ids, without a body if it cannot be read; `None` if a newer Nonet's
+    /// are among them.
     async fn read(&self, server: &str) -> Result<Option<ReadPins>, StoreError> {
         let found = self.engine.scan(Scan::owner(PINS, &owner_of(&self.config, server))).await?;
         let pins = found.rows.into_iter().map(|row| {
@@ -426,8 +428,8 @@ impl NewTexts {
         }
     }
 
-    /// Returns the writes of the texts, which come with the pins. Of many texts, most are written before, in parts, so that nobody
-    /// sees a pin without its text.
+    /// Returns the writes of the texts, which come with the pins. Of many texts, most are written before, in
+    /// parts, so that nobody sees a pin without its text.
     async fn write(self, engine: &dyn Engine, owner: &str) -> Result<Vec<Write>, StoreError> {
         let (mut writes, mut bytes) = (Vec::new(), 0);
         for (id, text) in self.fresh {

@@ -1,4 +1,5 @@
-//! Records: work for later, and facts to remember, as rows in a table for each kind. Written once for both engines.
+//! Records: work for later, and facts to remember, as rows in a table for each kind. Written once for both
+//! engines.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -19,10 +20,11 @@ pub(crate) const VECTORS: Table = "vector";
 /// How many rows are looked at to find the next one that is due here.
 const AT_ONCE: usize = 100;
 
-/// The records of the gateways with the same store. Several of them may use the same records at the same time.
+/// The records of the gateways with the same store. Several of them may use the same records at the same
+/// time.
 ///
-/// A stored record is visible to every gateway when the call returns, and survives the end of the process and of the machine.
-/// Methods may be called from async code.
+/// A stored record is visible to every gateway when the call returns, and survives the end of the process and
+/// of the machine. Methods may be called from async code.
 #[derive(Debug)]
 pub struct Records {
     engine: Arc<dyn Engine>,
@@ -45,8 +47,9 @@ impl Records {
         Self { engine, turn: tokio::sync::Mutex::default() }
     }
 
-    /// Stores a record, replacing the one with the same kind, owner and id. Returns how many of the owner's oldest records of
-    /// that kind were dropped for it; `None` if the owner already has as many as `most` allows, and nothing was stored.
+    /// Stores a record, replacing the one with the same kind, owner and id. Returns how many of the owner's
+    /// oldest records of that kind were dropped for it; `None` if the owner already has as many as `most`
+    /// allows, and nothing was stored.
     pub async fn put(&self, record: NewRecord, most: RecordQuota) -> Result<Option<usize>, StoreError> {
         let (table, owner) = (record.kind.as_str(), record.owner.clone());
         let key = Key::new(table, owner.clone(), record.id);
@@ -104,8 +107,8 @@ impl Records {
         self.scan(kind, Scan::table(kind.as_str())).await
     }
 
-    /// Writes the body and the due time of a record as it was read. Returns false, and writes nothing, if the record has been
-    /// changed or removed since. The holder stays the same.
+    /// Writes the body and the due time of a record as it was read. Returns false, and writes nothing, if the
+    /// record has been changed or removed since. The holder stays the same.
     pub async fn change(&self, record: Record) -> Result<bool, StoreError> {
         let key = key_of(&record);
         let mut batch = Batch::default();
@@ -116,7 +119,8 @@ impl Records {
         self.engine.commit(batch).await
     }
 
-    /// Removes a record as it was read. Returns false, and removes nothing, if the record has been changed or removed since.
+    /// Removes a record as it was read. Returns false, and removes nothing, if the record has been changed or
+    /// removed since.
     pub async fn remove(&self, record: Record) -> Result<bool, StoreError> {
         let key = key_of(&record);
         let mut batch = Batch::default();
@@ -126,8 +130,8 @@ impl Records {
         self.engine.commit(batch).await
     }
 
-    /// Makes this gateway the holder of a record as it was read, which counts as a change. Returns false if the record has
-    /// been changed or removed since, or if a running gateway holds it, including this one.
+    /// Makes this gateway the holder of a record as it was read, which counts as a change. Returns false if
+    /// the record has been changed or removed since, or if a running gateway holds it, including this one.
     pub async fn hold(&self, record: &Record) -> Result<bool, StoreError> {
         let found = self.row(&key_of(record)).await?.filter(|row| row.revision == record.revision);
         let Some(row) = found else { return Ok(false) };
@@ -141,7 +145,8 @@ impl Records {
 
     /// Removes a record and returns it. Of several callers, only one gets it.
     ///
-    /// A parked record has parts: records of its kind whose owner is its id. They are taken or dropped with it.
+    /// A parked record has parts: records of its kind whose owner is its id. They are taken or dropped with
+    /// it.
     pub async fn take(&self, kind: RecordKind, owner: &str, id: &str) -> Result<Option<Record>, StoreError> {
         let key = Key::new(kind.as_str(), owner, id);
         for _ in 0..TRIES {
@@ -169,8 +174,8 @@ impl Records {
         self.engine.count(kind.as_str(), Some(owner.to_owned())).await
     }
 
-    /// Returns the records of these kinds that are due at `now_ms` and that this gateway holds, earliest first. Takes over
-    /// records of gateways that have ended. A record stays due until it is changed.
+    /// Returns the records of these kinds that are due at `now_ms` and that this gateway holds, earliest
+    /// first. Takes over records of gateways that have ended. A record stays due until it is changed.
     pub async fn due(&self, now_ms: u64, kinds: &[RecordKind]) -> Result<Vec<Record>, StoreError> {
         let me = self.engine.me();
         for _ in 0..TRIES {
@@ -181,7 +186,8 @@ impl Records {
                 let mine = rows.into_iter().filter(|row| row.holder == me);
                 return Ok(mine.filter_map(|row| record_of(kind_of(kinds, &row)?, row)).collect());
             }
-            // In one write: after a crash, one gateway may take over hundreds. If another one is faster, what is left is read again.
+            // In one write: after a crash, one gateway may take over hundreds. If another one is faster, what
+            // is left is read again.
             self.hold_all(&free, true).await?;
         }
         Err(too_busy())
@@ -219,8 +225,8 @@ impl Records {
         }
     }
 
-    /// Makes this gateway the holder of at most `most` unheld records, oldest first, and returns them. Of several callers,
-    /// only one gets each.
+    /// Makes this gateway the holder of at most `most` unheld records, oldest first, and returns them. Of
+    /// several callers, only one gets each.
     pub async fn claim_free(
         &self,
         kind: RecordKind,
@@ -251,7 +257,8 @@ impl Records {
         Err(too_busy())
     }
 
-    /// Returns a number that grows by one for each changed fact of an owner; `None` if there have been no facts.
+    /// Returns a number that grows by one for each changed fact of an owner; `None` if there have been no
+    /// facts.
     pub async fn changes(&self, owner: &str) -> Result<Option<u64>, StoreError> {
         self.engine.counter(changes_of(owner)).await
     }
@@ -268,8 +275,8 @@ impl Records {
         Ok(rows.into_iter().filter_map(vector).collect())
     }
 
-    /// Stores vectors of an owner's facts, replacing earlier ones. A vector of a fact that has been changed or removed is
-    /// dropped.
+    /// Stores vectors of an owner's facts, replacing earlier ones. A vector of a fact that has been changed
+    /// or removed is dropped.
     pub async fn put_vectors(
         &self,
         owner: &str,
@@ -316,8 +323,8 @@ impl Records {
         self.engine.commit(batch).await
     }
 
-    /// Adds to a batch what goes with a change of a record: a fact's vector no longer fits, and gateways with the owner's facts
-    /// in memory read them again.
+    /// Adds to a batch what goes with a change of a record: a fact's vector no longer fits, and gateways with
+    /// the owner's facts in memory read them again.
     fn changed(&self, batch: &mut Batch, key: &Key) {
         if key.table == RecordKind::Fact.as_str() {
             batch.writes.push(Write::Delete(Key { table: VECTORS, ..key.clone() }));

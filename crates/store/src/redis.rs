@@ -1,10 +1,12 @@
 //! Redis: an engine (`rows`), and what only replicas share: rates, slots, vectors, and the list of replicas.
 //!
-//! Data that must change together is changed by one Lua script and has keys with one hash tag, so that a cluster puts them in
-//! one slot; only large values and the vectors of tools are in separate slots (`values`, `vectors`). Every key expires, and a
-//! running gateway postpones that. Values carry the number of their format, and a newer Nonet's values are left alone.
+//! Data that must change together is changed by one Lua script and has keys with one hash tag, so that a
+//! cluster puts them in one slot; only large values and the vectors of tools are in separate slots (`values`,
+//! `vectors`). Every key expires, and a running gateway postpones that. Values carry the number of their
+//! format, and a newer Nonet's values are left alone.
 //!
-//! A gateway is running as long as its key `holder:NUMBER` exists, which it renews before the key expires (`presence`).
+//! A gateway is running as long as its key `holder:NUMBER` exists, which it renews before the key expires
+//! (`presence`).
 
 mod brisk;
 mod earlier;

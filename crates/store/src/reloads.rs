@@ -1,8 +1,10 @@
-//! The files in the state folder through which `nonet reload` and the running gateways of a servers.toml communicate.
+//! The files in the state folder through which `nonet reload` and the running gateways of a servers.toml
+//! communicate.
 //!
-//! A gateway that a client has started over stdio has no socket, but it has its state folder. There, each gateway of a
-//! servers.toml has a file that it locks while it runs, and a file with the result of its last reload. A request is a single
-//! file, replaced whole. This room knows files, not the contents of a servers.toml.
+//! A gateway that a client has started over stdio has no socket, but it has its state folder. There, each
+//! gateway of a servers.toml has a file that it locks while it runs, and a file with the result of its last
+//! reload. A request is a single file, replaced whole. This room knows files, not the contents of a
+//! servers.toml.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -125,7 +127,8 @@ impl ReloadDesk {
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Returns the result of each running gateway's last reload, and removes the files of ended gateways. Blocks.
+    /// Returns the result of each running gateway's last reload, and removes the files of ended gateways.
+    /// Blocks.
     pub fn answers(&self) -> Vec<ReloadAnswer> {
         let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
         let locks = entries.flatten().map(|entry| entry.path());

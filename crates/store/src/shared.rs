@@ -1,9 +1,11 @@
-//! The one gateway that all clients of a configuration share on this machine: its place, its owner, and its start.
+//! The one gateway that all clients of a configuration share on this machine: its place, its owner, and its
+//! start.
 //!
-//! Each configuration has a [`SharedPlace`]: a socket and two locks. The holder of the lock `owner` may listen on the socket;
-//! the system releases the lock however the process ends, so a socket without an owner is known to be stale. A process that
-//! wants to start a gateway holds the lock `start` meanwhile, so that of two such processes one starts the gateway and the
-//! other finds it. Each side first sends one line ([`Hello`], [`Welcome`]); after that they speak MCP as over stdio.
+//! Each configuration has a [`SharedPlace`]: a socket and two locks. The holder of the lock `owner` may
+//! listen on the socket; the system releases the lock however the process ends, so a socket without an owner
+//! is known to be stale. A process that wants to start a gateway holds the lock `start` meanwhile, so that of
+//! two such processes one starts the gateway and the other finds it. Each side first sends one line
+//! ([`Hello`], [`Welcome`]); after that they speak MCP as over stdio.
 
 #[cfg(unix)]
 mod page_sockets;
@@ -26,7 +28,8 @@ use tokio::io::AsyncWriteExt;
 
 /// The argument that runs the binary as the shared gateway.
 pub const SHARED_COMMAND: &str = "__shared";
-/// The argument that makes the binary start the shared gateway and exit, so that the gateway does not end with its parent.
+/// The argument that makes the binary start the shared gateway and exit, so that the gateway does not end
+/// with its parent.
 pub const START_COMMAND: &str = "__start_shared";
 /// The option of both for a configuration that is used only as long as the user trusts its text.
 pub const BY_TRUST: &str = "by-trust";
@@ -169,7 +172,8 @@ impl SharedPlace {
         self.file("log")
     }
 
-    /// Returns the files of the page; `before` prefixes their suffix, so that two gateways have separate files.
+    /// Returns the files of the page; `before` prefixes their suffix, so that two gateways have separate
+    /// files.
     pub fn page_files(&self, before: &str) -> PageFiles {
         PageFiles { port: self.file(&format!("{before}port")), link: self.file(&format!("{before}html")) }
     }
@@ -194,7 +198,8 @@ impl SharedPlace {
         }
     }
 
-    /// Acquires that right as soon as an exiting gateway has released it. Returns `None` if that takes too long.
+    /// Acquires that right as soon as an exiting gateway has released it. Returns `None` if that takes too
+    /// long.
     pub async fn own(&self) -> anyhow::Result<Option<SharedOwner>> {
         let began = Instant::now();
         loop {
@@ -271,7 +276,8 @@ mod unix {
             UnixListener::bind(&self.place.socket)
         }
 
-        /// Listens again if the socket was removed, with its folder perhaps, unless another gateway has taken the place since.
+        /// Listens again if the socket was removed, with its folder perhaps, unless another gateway has taken
+        /// the place since.
         pub fn listen_again(&mut self) -> anyhow::Result<Option<UnixListener>> {
             let owns = self.owns();
             if owns && self.place.socket.exists() {
@@ -392,8 +398,8 @@ mod unix {
         }
     }
 
-    /// Starts this program again, as the gateway itself, for [`START_COMMAND`] and for a gateway that leaves work to the next
-    /// one. After an update, this starts the new program.
+    /// Starts this program again, as the gateway itself, for [`START_COMMAND`] and for a gateway that leaves
+    /// work to the next one. After an update, this starts the new program.
     pub fn start_detached() -> anyhow::Result<()> {
         let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
         for argument in &mut arguments {
@@ -423,7 +429,8 @@ mod unix {
         }
     }
 
-    /// Reads a client's first line, and answers with the result of `welcome`. Further messages have at most `longest` bytes.
+    /// Reads a client's first line, and answers with the result of `welcome`. Further messages have at most
+    /// `longest` bytes.
     pub async fn greet(
         stream: UnixStream,
         longest: usize,

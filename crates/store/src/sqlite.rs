@@ -1,4 +1,5 @@
-//! The engine in SQLite files, one for each group of tables. SQLite blocks, so its work runs on threads that may block.
+//! The engine in SQLite files, one for each group of tables. SQLite blocks, so its work runs on threads that
+//! may block.
 
 pub(super) mod chunks;
 
@@ -26,16 +27,16 @@ use super::{
 const PAGES_AT_ONCE: usize = 250;
 /// The maximum number of such transactions after one call. The rest follows after the next calls.
 const MOST_TURNS: usize = 8;
-/// How much age one reading of the clock may add. A running gateway reads it more often, so only a jump of the clock, or a
-/// time without gateways, is longer.
+/// How much age one reading of the clock may add. A running gateway reads it more often, so only a jump of
+/// the clock, or a time without gateways, is longer.
 const LONGEST_STEP: Duration = Duration::from_secs(3_600);
 
 /// One open file.
 #[derive(Debug)]
 pub(super) struct SqliteDb {
-    // A connection for reads, so that a small read does not wait for a large write of the same process: with a write-ahead
-    // log, it sees the state before the write. `None` in memory, where it would see another database. Declared before the
-    // writing connection, as `Database::reader` requires.
+    // A connection for reads, so that a small read does not wait for a large write of the same process: with
+    // a write-ahead log, it sees the state before the write. `None` in memory, where it would see another
+    // database. Declared before the writing connection, as `Database::reader` requires.
     reader: Option<Mutex<Connection>>,
     pub(crate) database: Database,
     holder: LeaseHolder,
@@ -50,8 +51,8 @@ impl Removable for SqliteDb {
 }
 
 impl SqliteDb {
-    /// Opens the file in a folder; creates both, readable only by their owner, if they do not exist. Blocks for a tenth of a
-    /// second per 256 MiB in the system's cache, because the whole file is checked.
+    /// Opens the file in a folder; creates both, readable only by their owner, if they do not exist. Blocks
+    /// for a tenth of a second per 256 MiB in the system's cache, because the whole file is checked.
     pub(crate) fn open(
         folder: &Path,
         format: &DbFormat,
@@ -309,7 +310,8 @@ impl SqliteDb {
         }
     }
 
-    /// Removes the rows of these tables and everything else that the file holds for them, including the traces on disk.
+    /// Removes the rows of these tables and everything else that the file holds for them, including the
+    /// traces on disk.
     pub(crate) fn forget(&self, tables: &[Table], others: &str) -> Result<(), StoreError> {
         self.database.write(|transaction| {
             for table in tables {
@@ -318,7 +320,8 @@ impl SqliteDb {
             transaction.execute_batch(others)
         })?;
         self.database.with(|connection| {
-            // Rewrites the file without the freed pages, through the log; then empties the log, unless it is being read.
+            // Rewrites the file without the freed pages, through the log; then empties the log, unless it is
+            // being read.
             connection.execute_batch("VACUUM")?;
             connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         })
@@ -352,8 +355,9 @@ fn count(connection: &Connection, table: Table, owner: Option<&str>) -> rusqlite
     Ok(size(count))
 }
 
-/// Reads the time of day, and returns the file's own clock: the sum of the steps between two readings, each an hour at most
-/// and never negative. So neither a jump of the clock nor a time without gateways makes everything old at once.
+/// Reads the time of day, and returns the file's own clock: the sum of the steps between two readings, each
+/// an hour at most and never negative. So neither a jump of the clock nor a time without gateways makes
+/// everything old at once.
 fn aged(transaction: &Transaction, holder: &LeaseHolder) -> rusqlite::Result<i64> {
     let clock = "SELECT aged_ms, seen_ms FROM clock";
     let (aged, seen): (i64, i64) = transaction.query_row(clock, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -385,7 +389,8 @@ pub(super) struct SqliteEngine {
 /// How the engine gets its file.
 #[derive(Debug)]
 enum FileSource {
-    /// Opened on first use, and again if it was removed since. Without a usable folder, everything is kept in memory.
+    /// Opened on first use, and again if it was removed since. Without a usable folder, everything is kept in
+    /// memory.
     Lazy { folder: Option<PathBuf>, format: &'static DbFormat, db: OpenDb<SqliteDb> },
     /// Open. Its work is done at once, on the caller's thread.
     Open(Arc<SqliteDb>),

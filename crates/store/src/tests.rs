@@ -1,5 +1,5 @@
-//! Tests of the file machinery, mostly with the smaller file. Behaviour common to both engines is tested in `kept`,
-//! `learned`, `rates` and `records`.
+//! Tests of the file machinery, mostly with the smaller file. Behaviour common to both engines is tested in
+//! `kept`, `learned`, `rates` and `records`.
 
 pub(crate) mod engines;
 mod kept;
@@ -91,8 +91,8 @@ pub(crate) fn names(folder: &TempDir) -> Vec<String> {
     names
 }
 
-/// Waits until a dropped gateway has ended: a process that another test has just started shares its lock until that process
-/// runs its program.
+/// Waits until a dropped gateway has ended: a process that another test has just started shares its lock
+/// until that process runs its program.
 pub(crate) fn until_ended(folder: &TempDir, number: u32) {
     let here = LeaseHolder::new(Clock::default()).enter(folder.path()).expect("enters");
     let began = Instant::now();

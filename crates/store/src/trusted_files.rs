@@ -1,8 +1,9 @@
-//! The `servers.toml` files of project folders that the user has trusted: each by its path and the hash of its text.
+//! The `servers.toml` files of project folders that the user has trusted: each by its path and the hash of
+//! its text.
 //!
-//! A folder that somebody else wrote can contain a `servers.toml`, so Nonet uses such a file only if the user named or trusted
-//! it, and only as long as its text stays the same. The record is one file in the state folder. This room knows paths and
-//! hashes, not the contents of a servers.toml.
+//! A folder that somebody else wrote can contain a `servers.toml`, so Nonet uses such a file only if the user
+//! named or trusted it, and only as long as its text stays the same. The record is one file in the state
+//! folder. This room knows paths and hashes, not the contents of a servers.toml.
 
 use std::{
     collections::BTreeMap,
@@ -94,7 +95,8 @@ impl TrustedFiles {
         self.change(|files| files.insert(file, hash.into()).as_deref() != Some(hash)).map(drop)
     }
 
-    /// Replaces the hash of a file that is trusted with the text before an edit of Nonet. Returns whether it was. Blocks.
+    /// Replaces the hash of a file that is trusted with the text before an edit of Nonet. Returns whether it
+    /// was. Blocks.
     ///
     /// # Errors
     ///

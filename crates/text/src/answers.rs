@@ -1,8 +1,9 @@
-//! What people answer in a chat: a yes, a no, choices, the fields of a form, in the languages of user interfaces.
+//! What people answer in a chat: a yes, a no, choices, the fields of a form, in the languages of user
+//! interfaces.
 //!
-//! Reads exact phrases only; everything else is not understood: "yes, but only the first file" does not approve the call
-//! in question. The caller repeats the question after an unclear answer. This room knows words and JSON; it knows
-//! nothing about questions, tokens or clients.
+//! Reads exact phrases only; everything else is not understood: "yes, but only the first file" does not
+//! approve the call in question. The caller repeats the question after an unclear answer. This room knows
+//! words and JSON; it knows nothing about questions, tokens or clients.
 
 mod choices;
 mod decision;

@@ -1,9 +1,9 @@
-//! Finds what must not be in a text: configured secrets, keys by their format, and card numbers. Also finds text that reads
-//! like instructions to a model, or like an answer of Nonet.
+//! Finds what must not be in a text: configured secrets, keys by their format, and card numbers. Also finds
+//! text that reads like instructions to a model, or like an answer of Nonet.
 //!
-//! This room knows text and JSON values, not servers: the caller supplies the secrets and decides what to do about findings.
-//! Every text is read once for all triggers (a word, the beginning of a key); only the text around a trigger is examined
-//! further. Text in disguise is read once more without it.
+//! This room knows text and JSON values, not servers: the caller supplies the secrets and decides what to do
+//! about findings. Every text is read once for all triggers (a word, the beginning of a key); only the text
+//! around a trigger is examined further. Text in disguise is read once more without it.
 
 mod cards;
 mod encoded;
@@ -92,7 +92,8 @@ pub struct Finding<T> {
     pub text: String,
 }
 
-/// The findings in a value: the first [`MOST`] of each kind (of marks: those of hidden characters, and all others), one per owner of a known secret, and the counts.
+/// The findings in a value: the first [`MOST`] of each kind (of marks: those of hidden characters, and all
+/// others), one per owner of a known secret, and the counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Secrets.
@@ -115,7 +116,8 @@ impl Findings {
         self.leak_count == 0 && self.mark_count == 0 && self.imitations.is_empty()
     }
 
-    /// Returns the marks that read like instructions, and those of nothing but characters that people do not see.
+    /// Returns the marks that read like instructions, and those of nothing but characters that people do not
+    /// see.
     pub fn split_marks(&self) -> (Vec<&Finding<&'static str>>, Vec<&Finding<&'static str>>) {
         self.marks.iter().partition(|mark| !is_hidden(mark.what) || reads_like_instructions(&mark.text))
     }
@@ -192,8 +194,8 @@ struct Triggers {
     kinds: Vec<Trigger>,
 }
 
-/// First bytes of invisible characters that never belong in a result: tags, supplementary variation selectors, and
-/// bidirectional overrides. Other hidden characters occur on honest web pages.
+/// First bytes of invisible characters that never belong in a result: tags, supplementary variation
+/// selectors, and bidirectional overrides. Other hidden characters occur on honest web pages.
 const HIDDEN: [&[u8]; 3] = [b"\xf3\xa0", b"\xe2\x80\xad", b"\xe2\x80\xae"];
 
 static TRIGGERS: LazyLock<Triggers> = LazyLock::new(|| {
@@ -265,9 +267,9 @@ impl Search<'_> {
         findings
     }
 
-    /// Returns whether the texts of JSON, including keys, contain a finding. Also reads the bytes of images as text, and finds
-    /// parts of an imitation in any places, so [`Self::of_value`] may not confirm the finding. With `imitations`, it also
-    /// returns true for keys that only Nonet may use in `_meta`.
+    /// Returns whether the texts of JSON, including keys, contain a finding. Also reads the bytes of images
+    /// as text, and finds parts of an imitation in any places, so [`Self::of_value`] may not confirm the
+    /// finding. With `imitations`, it also returns true for keys that only Nonet may use in `_meta`.
     pub fn finds_in_json(&self, json: &[u8]) -> bool {
         let mut seen = SeenMembers::default();
         any_text(json, |text, behind| {

@@ -1,5 +1,5 @@
-//! What passes through a gateway, as text and bytes: names, templates, results, faults, the answers of people; and the secrets and
-//! leaks in them.
+//! What passes through a gateway, as text and bytes: names, templates, results, faults, the answers of
+//! people; and the secrets and leaks in them.
 
 pub mod aliases;
 pub mod answers;

@@ -1,7 +1,7 @@
 //! Names: `server.tool` in full, `server__tool` on the wire.
 //!
-//! A name is looked up, never split: [`WireName`] makes the wire form once, and the catalogue keeps both. This
-//! module knows characters and hashes, not servers or tools.
+//! A name is looked up, never split: [`WireName`] makes the wire form once, and the catalogue keeps both.
+//! This module knows characters and hashes, not servers or tools.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -152,7 +152,8 @@ impl WireName {
     }
 }
 
-/// Prefixes that clients put before a server's tools for the model: `mcp__<server>__<tool>`, here with Nonet as the server.
+/// Prefixes that clients put before a server's tools for the model: `mcp__<server>__<tool>`, here with Nonet
+/// as the server.
 const CLIENT_PREFIXES: [&str; 2] = ["mcp__nonet__", "mcp_nonet_"];
 
 /// What clients put before the names of another server's tools: `mcp__files__read`, `functions.files.read`.
@@ -215,7 +216,8 @@ pub fn words(identifier: &str) -> Vec<String> {
     words
 }
 
-/// Whether a word begins at a capital inside an identifier: `readFile`, and `HTMLFile` before its last capital.
+/// Whether a word begins at a capital inside an identifier: `readFile`, and `HTMLFile` before its last
+/// capital.
 fn begins_word(chars: &[char], at: usize) -> bool {
     let before = at.checked_sub(1).and_then(|at| chars.get(at));
     let after = chars.get(at + 1);
@@ -230,8 +232,9 @@ fn begins_word(chars: &[char], at: usize) -> bool {
 /// The longest name whose spellings are told apart, in characters.
 const MOST_SPELLED: usize = 512;
 
-/// The spellings of a name that are the same to a strict rule: `delete_all` for `Delete_All`, `deleteAll`, `delete.all` and
-/// full-width or look-alike letters. Made once, with the catalogue; rules that permit something compare exact names.
+/// The spellings of a name that are the same to a strict rule: `delete_all` for `Delete_All`, `deleteAll`,
+/// `delete.all` and full-width or look-alike letters. Made once, with the catalogue; rules that permit
+/// something compare exact names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spellings(Box<[Box<str>]>);
 
@@ -274,8 +277,8 @@ impl Spellings {
     }
 }
 
-/// Returns a part of a name in lower case, with one `_` between its words, without hidden characters and accents, and with
-/// look-alike letters as Latin ones. `splits`: at capitals too; `slashes`: a `/` stays.
+/// Returns a part of a name in lower case, with one `_` between its words, without hidden characters and
+/// accents, and with look-alike letters as Latin ones. `splits`: at capitals too; `slashes`: a `/` stays.
 fn simplified(part: &str, splits: bool, slashes: bool) -> String {
     let head: String = part.chars().take(MOST_SPELLED).filter(|c| !is_unseen(*c)).collect();
     let chars: Vec<char> = fold_confusables(&head).chars().collect();
@@ -300,7 +303,8 @@ fn is_unseen(c: char) -> bool {
     HiddenChar::of(c).is_some_and(|kind| kind != HiddenChar::Control) || ('\u{300}'..='\u{36f}').contains(&c)
 }
 
-/// Returns a pattern in the forms that match [`Spellings`]: wildcards stay, and what is between them is simplified like a name.
+/// Returns a pattern in the forms that match [`Spellings`]: wildcards stay, and what is between them is
+/// simplified like a name.
 pub fn pattern_spellings(pattern: &str) -> Vec<String> {
     let mut all = Vec::with_capacity(1);
     for (splits, dots) in [(false, true), (true, true), (false, false), (true, false)] {
@@ -400,8 +404,8 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>, limit:
     scored.into_iter().take(limit).map(|(_, candidate)| candidate).collect()
 }
 
-/// Returns up to `limit` candidates similar to `name`; if there are none, those that spell out an abbreviation, or that
-/// abbreviate it: `k8s` for `kubernetes`.
+/// Returns up to `limit` candidates similar to `name`; if there are none, those that spell out an
+/// abbreviation, or that abbreviate it: `k8s` for `kubernetes`.
 pub fn nearest_in_meaning<'a>(
     name: &str,
     candidates: impl Iterator<Item = &'a str>,
@@ -456,8 +460,8 @@ const SEPARATORS: [char; 5] = ['_', '.', ':', '/', ' '];
 /// The maximum number of client prefixes on a name.
 const MOST_PREFIXES: usize = 4;
 
-/// The names of servers, by the spellings that a name may begin with. A server's tool never takes a name that begins with
-/// another server's name.
+/// The names of servers, by the spellings that a name may begin with. A server's tool never takes a name that
+/// begins with another server's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces(HashMap<String, Vec<Arc<str>>>);
 
@@ -475,8 +479,8 @@ impl Namespaces {
     }
 
     /// Returns the servers that a name gives before a separator: `good` for `good.echo`, `Good/echo` and
-    /// `mcp__nonet__good__echo`. Returns several if their names differ only in punctuation and none matches exactly; empty if
-    /// the name gives no server.
+    /// `mcp__nonet__good__echo`. Returns several if their names differ only in punctuation and none matches
+    /// exactly; empty if the name gives no server.
     pub fn named(&self, given: &str) -> &[Arc<str>] {
         let mut rest = given.trim();
         // Prefixes may be nested, up to a limit.
@@ -524,8 +528,8 @@ impl Namespaces {
         self.0.get(&fold(server)).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the servers that a folded name may give, whatever the original separators: `good` and `good_one` for
-    /// `good_one_echo`.
+    /// Returns the servers that a folded name may give, whatever the original separators: `good` and
+    /// `good_one` for `good_one_echo`.
     pub fn implied<'a>(&'a self, folded: &'a str) -> impl Iterator<Item = &'a Arc<str>> {
         let folded = folded.trim_start_matches('_');
         let inside = folded.match_indices('_').map(|(at, _)| &folded[..at]);
@@ -533,8 +537,9 @@ impl Namespaces {
     }
 }
 
-/// Returns the full names of up to `limit` tools similar to `given`, best first. `tools` are (server, own name, full name). A
-/// two-part name must be near in both parts, or exact in the second; no suggestion is better than a far-fetched one.
+/// Returns the full names of up to `limit` tools similar to `given`, best first. `tools` are (server, own
+/// name, full name). A two-part name must be near in both parts, or exact in the second; no suggestion is
+/// better than a far-fetched one.
 pub fn nearest_tools<'a>(
     given: &str,
     tools: impl Iterator<Item = (&'a str, &'a str, &'a str)>,

@@ -1,5 +1,5 @@
-//! Human-written text about servers and tools, prepared for lists: without Markdown, source-code indentation and hidden
-//! characters.
+//! Human-written text about servers and tools, prepared for lists: without Markdown, source-code indentation
+//! and hidden characters.
 
 use std::sync::LazyLock;
 
@@ -15,8 +15,8 @@ static BULLET: LazyLock<Regex> =
 /// The parts of a definition that are only read, wherever they are in it.
 const READ: [&str; 6] = ["title", "description", "$comment", "default", "examples", "example"];
 
-/// Returns a definition whose texts for reading have no hidden characters; `None` if they have none already. Names and values
-/// that calls have to repeat exactly stay as they are.
+/// Returns a definition whose texts for reading have no hidden characters; `None` if they have none already.
+/// Names and values that calls have to repeat exactly stay as they are.
 pub fn visible(definition: &Value) -> Option<Value> {
     let mut visible = None;
     if has_hidden(definition) {

@@ -1,11 +1,11 @@
 //! Results that are too large for a model: shown as a preview, and read in pieces.
 //!
-//! The `structuredContent` of a successful call is never cut, unless it only repeats the text. This room knows the structure of
-//! a `CallToolResult`, but not where the result came from or where it is stored. Large JSON is read as text, never as a tree
-//! of values, so that memory stays near the size of the result.
+//! The `structuredContent` of a successful call is never cut, unless it only repeats the text. This room
+//! knows the structure of a `CallToolResult`, but not where the result came from or where it is stored. Large
+//! JSON is read as text, never as a tree of values, so that memory stays near the size of the result.
 //!
-//! Marks in `_meta` tell Nonet's own faults and previews from whatever a server writes: keys that begin with `nonet` are removed
-//! from what servers send.
+//! Marks in `_meta` tell Nonet's own faults and previews from whatever a server writes: keys that begin with
+//! `nonet` are removed from what servers send.
 
 mod call_result;
 mod condense;
@@ -191,8 +191,8 @@ pub fn json_start(value: &Value, most: usize) -> (usize, Vec<u8>) {
     (start.len, start.bytes)
 }
 
-/// Returns whether a result of `size` bytes must be shortened to fit into `budget` bytes, and can be. Images and audio stay
-/// unchanged, and a wrapper that only repeats the text does not count.
+/// Returns whether a result of `size` bytes must be shortened to fit into `budget` bytes, and can be. Images
+/// and audio stay unchanged, and a wrapper that only repeats the text does not count.
 pub fn must_be_shortened(result: &Value, size: usize, budget: usize) -> bool {
     if size <= budget || weight(result, size) <= budget {
         return false;
@@ -214,8 +214,8 @@ fn weight(result: &Value, size: usize) -> usize {
     }
 }
 
-/// Replaces the long texts of a result by previews, and adds a note: how to read on under `reference`, or why the result was
-/// not kept. Of many blocks, only the first ones that fit into `budget` bytes stay.
+/// Replaces the long texts of a result by previews, and adds a note: how to read on under `reference`, or why
+/// the result was not kept. Of many blocks, only the first ones that fit into `budget` bytes stay.
 pub fn shorten(result: Value, size: usize, budget: usize, reference: Result<&str, &str>) -> Value {
     if is_fault(&result) {
         return shorten_own(result, size, budget, reference);
@@ -285,8 +285,8 @@ fn shorten_blocks(
     result
 }
 
-/// Shortens an answer of Nonet's own: one JSON object, whose large parts are cut, with the note among its members. Any other
-/// answer is shortened as a server's.
+/// Shortens an answer of Nonet's own: one JSON object, whose large parts are cut, with the note among its
+/// members. Any other answer is shortened as a server's.
 pub fn shorten_own(mut result: Value, size: usize, budget: usize, reference: Result<&str, &str>) -> Value {
     let own = blocks(&result).next().and_then(|block| block.get("text")?.as_str());
     let own = own.and_then(|text| serde_json::from_str::<Value>(text).ok()).filter(Value::is_object);

@@ -1,7 +1,7 @@
 //! Recognises secrets: by the name of their place, by a known prefix, or by length and randomness.
 //!
-//! This room knows only text. The caller decides what to do about a secret: `hosts` moves it to another file, `memory` drops
-//! it ([`without_secrets`]), and a form that asks for one is not shown ([`asked_in`]).
+//! This room knows only text. The caller decides what to do about a secret: `hosts` moves it to another file,
+//! `memory` drops it ([`without_secrets`]), and a form that asks for one is not shown ([`asked_in`]).
 
 mod forms;
 mod names;
@@ -103,8 +103,8 @@ pub fn until(text: &str, stop: impl Fn(char) -> bool) -> usize {
     text.find(stop).unwrap_or(text.len())
 }
 
-/// Returns whether a text looks random: long, with both cases and several digits, and no letter much more frequent than the
-/// others.
+/// Returns whether a text looks random: long, with both cases and several digits, and no letter much more
+/// frequent than the others.
 pub fn is_random(text: &str) -> bool {
     let digits = text.chars().filter(char::is_ascii_digit).count();
     let both =

@@ -1,8 +1,9 @@
-//! Templates in params: `{{id.path.to[0].value}}` puts one call's value into the next call, `{{ref:ID.path}}` a kept result.
+//! Templates in params: `{{id.path.to[0].value}}` puts one call's value into the next call, `{{ref:ID.path}}`
+//! a kept result.
 //!
-//! A string that is a single template becomes the value itself, with its type; a template inside other text becomes text
-//! (strings unchanged, everything else as JSON). `{{literal:x}}` is the text `{{x}}`. This room knows JSON and names of values,
-//! but nothing of tools.
+//! A string that is a single template becomes the value itself, with its type; a template inside other text
+//! becomes text (strings unchanged, everything else as JSON). `{{literal:x}}` is the text `{{x}}`. This room
+//! knows JSON and names of values, but nothing of tools.
 
 use std::{
     borrow::Cow,
@@ -80,8 +81,8 @@ enum Meaning<'a> {
     Literal(&'a str),
 }
 
-/// Returns the meaning of what is between the braces of a template. A blank beside `ref:`, and a reference without it, are
-/// forgiven; anything else in the place of a reference is a fault.
+/// Returns the meaning of what is between the braces of a template. A blank beside `ref:`, and a reference
+/// without it, are forgiven; anything else in the place of a reference is a fault.
 fn meaning(inside: &str) -> Result<Meaning<'_>, TemplateError> {
     if let Some(text) = inside.trim_start().strip_prefix(LITERAL) {
         return Ok(Meaning::Literal(text));
@@ -99,7 +100,8 @@ fn meaning(inside: &str) -> Result<Meaning<'_>, TemplateError> {
     Err(TemplateError::no_reference(inside.trim()))
 }
 
-/// Returns whether a text has the form of a reference to a kept result. A task's handle is such a reference too.
+/// Returns whether a text has the form of a reference to a kept result. A task's handle is such a reference
+/// too.
 pub fn is_reference(text: &str) -> bool {
     REFERENCE.find(text).is_some_and(|found| found.len() == text.len())
 }
@@ -124,7 +126,8 @@ pub struct TemplateUses {
     pub kept: BTreeMap<String, bool>,
     /// Whether there is text in braces.
     pub has_literals: bool,
-    /// The first template that only begins like a reference, such as `r-f2`. In a plan it may be the id of a call.
+    /// The first template that only begins like a reference, such as `r-f2`. In a plan it may be the id of a
+    /// call.
     pub almost: Option<String>,
 }
 
@@ -185,7 +188,8 @@ fn try_walk(
 pub struct TemplateSource {
     /// The value without its wrapper: JSON, or a string for text that is not JSON.
     pub value: Value,
-    /// The member that wrapped the value. A path may begin with this member, although it is not part of the value.
+    /// The member that wrapped the value. A path may begin with this member, although it is not part of the
+    /// value.
     pub wrapper: Option<String>,
     /// The original text, if `value` was parsed from text or came with one.
     pub text: Option<String>,
@@ -332,7 +336,8 @@ impl Fill<'_> {
         let lost = |(at, step, there)| TemplateError::NoSuchPath { template: template(), at, step, there };
         let value = match follow(&source.value, &name, &steps) {
             Ok(value) => value,
-            // The value itself comes first: it may have a member with the name of the wrapper, or of a part of the result.
+            // The value itself comes first: it may have a member with the name of the wrapper, or of a part
+            // of the result.
             Err(why) => match (&steps[..], &source.result) {
                 ([first, rest @ ..], _) if source.wrapper.as_deref() == Some(*first) => {
                     follow(&source.value, &name, rest).map_err(lost)?
@@ -419,8 +424,8 @@ fn first_step(path: &str) -> Option<(&str, &str)> {
     Some((step, rest))
 }
 
-/// Follows `.key`, `.0` and `[0]` steps; `-1` is the last item. Never parses text as JSON, so that the meaning of a path does not depend on the
-/// text.
+/// Follows `.key`, `.0` and `[0]` steps; `-1` is the last item. Never parses text as JSON, so that the
+/// meaning of a path does not depend on the text.
 fn follow<'a>(
     mut value: &'a Value,
     name: &str,

@@ -1,5 +1,6 @@
-//! Addresses without TLS, proxy or user name, such as servers on this machine: requests go through hyper's own client. What
-//! `reqwest` does beside that, for redirects, retries and cookies, takes more instructions than the rest of such a request.
+//! Addresses without TLS, proxy or user name, such as servers on this machine: requests go through hyper's
+//! own client. What `reqwest` does beside that, for redirects, retries and cookies, takes more instructions
+//! than the rest of such a request.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Work that takes more than about a millisecond: parsing large texts. It runs on separate threads, so that the thread that
-//! answers calls is not blocked, and the amount that runs concurrently in this process is limited.
+//! Work that takes more than about a millisecond: parsing large texts. It runs on separate threads, so that
+//! the thread that answers calls is not blocked, and the amount that runs concurrently in this process is
+//! limited.
 
 use std::sync::{Arc, LazyLock};
 
@@ -37,13 +38,14 @@ impl Weight {
         Self { bytes, values: 0 }
     }
 
-    /// Returns the weight of a text that is only scanned, which takes less than a tenth of the time of parsing it.
+    /// Returns the weight of a text that is only scanned, which takes less than a tenth of the time of
+    /// parsing it.
     pub fn scanned(bytes: usize) -> Self {
         Self::of(bytes / SCANNED)
     }
 
-    /// Returns the weight of an unscanned text: at most as many values as it has commas and brackets, which are counted where
-    /// their number decides.
+    /// Returns the weight of an unscanned text: at most as many values as it has commas and brackets, which
+    /// are counted where their number decides.
     pub fn guessed(text: &[u8]) -> Self {
         // A shorter text cannot have so many, and a longer one is large anyway.
         let values = match text.len() {
@@ -64,7 +66,8 @@ impl Weight {
     }
 }
 
-/// Parses a text here if it is small, else on another thread. Hold a large text's share as long as the result.
+/// Parses a text here if it is small, else on another thread. Hold a large text's share as long as the
+/// result.
 pub async fn off_thread<T: Send + 'static>(
     weight: Weight,
     read: impl FnOnce() -> T + Send + 'static,

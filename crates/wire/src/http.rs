@@ -1,5 +1,5 @@
-//! Streamable HTTP as a client: one message per POST, answers as JSON or as events, and a stream by GET. Used for servers,
-//! and for the gateways that a bridge connects to.
+//! Streamable HTTP as a client: one message per POST, answers as JSON or as events, and a stream by GET. Used
+//! for servers, and for the gateways that a bridge connects to.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -146,8 +146,8 @@ pub fn stateless_headers(message: &Message, version: &str, headers: &HeaderMap) 
     headers
 }
 
-/// Returns the headers of a request of the stateless era added to others, which already have the version. `about` is its tool,
-/// prompt, resource or task.
+/// Returns the headers of a request of the stateless era added to others, which already have the version.
+/// `about` is its tool, prompt, resource or task.
 pub fn request_headers(method: &'static str, about: Option<&str>, headers: &HeaderMap) -> HeaderMap {
     let mut headers = headers.clone();
     headers.insert(METHOD, HeaderValue::from_static(method));
@@ -392,7 +392,8 @@ impl HttpReply {
         self.status.is_success() && self.kind().starts_with("text/event-stream")
     }
 
-    /// Returns its events. `limit` is the maximum size of an event's data unless its content allows more, in bytes.
+    /// Returns its events. `limit` is the maximum size of an event's data unless its content allows more, in
+    /// bytes.
     pub fn events(self, limit: usize) -> EventReader<BodyStream> {
         EventReader::of(self.response.into_body(), limit)
     }

@@ -1,7 +1,7 @@
 //! A server's messages on their way to being parsed: complete messages within their limits.
 //!
-//! Text that is not JSON is skipped, and a request whose answer is broken or too large fails, so that nothing waits for ever.
-//! All transports to servers deliver into this inbox.
+//! Text that is not JSON is skipped, and a request whose answer is broken or too large fails, so that nothing
+//! waits for ever. All transports to servers deliver into this inbox.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -40,7 +40,8 @@ pub trait Expectations {
 fn bound(start: &MessageStart<'_>, awaited: &impl Expectations) -> SizeLimit {
     let limits = awaited.limits();
     match (start.kind(), start.id()) {
-        // Its messages are checked one by one. Only one old revision has batches, and none contains results that large.
+        // Its messages are checked one by one. Only one old revision has batches, and none contains results
+        // that large.
         _ if start.is_batch() => limits.page,
         (MessageKind::Result | MessageKind::Other, Some(id)) => {
             awaited.bound(&id).unwrap_or(limits.of_server)
@@ -167,7 +168,8 @@ impl Inbox {
         }
     }
 
-    /// Fails a skipped message for everyone who waits: the caller whose request it answers, or the server that sent it.
+    /// Fails a skipped message for everyone who waits: the caller whose request it answers, or the server
+    /// that sent it.
     fn refuse(&mut self, head: MessageHead, fault: MessageFault, said: &str) {
         let Some(id) = head.id else { return };
         match head.kind {

@@ -1,8 +1,8 @@
 //! The wire: JSON-RPC messages as bytes, their limits, and how they are sent and received.
 //!
-//! Both rims and the bridge are built on this room. A message is scanned before any of it is parsed (`scan`), and its
-//! envelope is read without its contents (`message`). Its size limit depends on its kind ([`SizeLimit`]). `rmcp` holds the
-//! workarounds for sign-ins.
+//! Both rims and the bridge are built on this room. A message is scanned before any of it is parsed (`scan`),
+//! and its envelope is read without its contents (`message`). Its size limit depends on its kind
+//! ([`SizeLimit`]). `rmcp` holds the workarounds for sign-ins.
 
 mod backlog;
 mod direct;
@@ -35,7 +35,8 @@ pub use self::{
 pub struct SizeLimit {
     /// Its length, in bytes.
     pub bytes: usize,
-    /// The maximum number of JSON values: a tree takes about 100 bytes for each. A non-empty object counts as six.
+    /// The maximum number of JSON values: a tree takes about 100 bytes for each. A non-empty object counts as
+    /// six.
     pub values: usize,
 }
 
@@ -66,8 +67,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns limits with these numbers of bytes. The numbers of values follow: a tree of what is allowed takes a few times
-    /// its bytes.
+    /// Returns limits with these numbers of bytes. The numbers of values follow: a tree of what is allowed
+    /// takes a few times its bytes.
     pub const fn new(of_server: usize, page: usize, list: usize, answer: usize, of_client: usize) -> Self {
         Self {
             of_server: SizeLimit { bytes: of_server, values: of_server / 50 },
@@ -117,7 +118,8 @@ impl MessageFault {
 }
 
 impl SizeLimit {
-    /// Checks that a message's length and the result of its scan are within the limit. Returns its number of values.
+    /// Checks that a message's length and the result of its scan are within the limit. Returns its number of
+    /// values.
     fn check(self, bytes: usize, scanned: Result<usize, JsonFlaw>) -> Result<usize, MessageFault> {
         match scanned {
             // A scan with a larger limit may have gone on for longer.

@@ -63,13 +63,14 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         self.limit = limit;
     }
 
-    /// Returns the next non-empty line, `None` at the end of the stream or on an error. Dropping the future early loses
-    /// nothing.
+    /// Returns the next non-empty line, `None` at the end of the stream or on an error. Dropping the future
+    /// early loses nothing.
     pub async fn next(&mut self) -> Option<Line> {
         self.next_within(|_| 0).await
     }
 
-    /// Returns the next non-empty line. When a line reaches the limit, `judge` decides from its beginning how long it may be.
+    /// Returns the next non-empty line. When a line reaches the limit, `judge` decides from its beginning how
+    /// long it may be.
     pub async fn next_within(&mut self, judge: impl Fn(&[u8]) -> usize) -> Option<Line> {
         loop {
             match self.next_or_empty_within(&judge).await? {
@@ -179,7 +180,8 @@ pub struct QueuedLine<W> {
 }
 
 impl<W: AsyncWrite + Unpin + Send + 'static> WaitingLine<W> {
-    /// Gives the line its place. Whoever writes next writes this line too, so that lines of a burst can share a write.
+    /// Gives the line its place. Whoever writes next writes this line too, so that lines of a burst can share
+    /// a write.
     pub fn queue(self) -> QueuedLine<W> {
         let mut queue = self.output.queue.lock();
         queue.lines.push_back((self.pieces, self.waits));
@@ -196,7 +198,8 @@ impl<W: AsyncWrite + Unpin + Send + 'static> WaitingLine<W> {
 }
 
 impl<W: AsyncWrite + Unpin + Send + 'static> QueuedLine<W> {
-    /// Writes what is queued up to this line, unless others have written it. A dropped future leaves no half of a line behind.
+    /// Writes what is queued up to this line, unless others have written it. A dropped future leaves no half
+    /// of a line behind.
     pub async fn write(self) -> io::Result<()> {
         loop {
             let stream = self.output.stream.clone().lock_owned().await;
@@ -329,8 +332,8 @@ impl<W: AsyncWrite + Unpin + Send + 'static> LineWriter<W> {
         self.0.stream.lock().await.to.take();
     }
 
-    /// Writes a message in a separate task: a reader must not wait for a peer that does not read, and a dropped future must
-    /// not leave half a line behind.
+    /// Writes a message in a separate task: a reader must not wait for a peer that does not read, and a
+    /// dropped future must not leave half a line behind.
     pub fn write_soon(&self, message: Vec<u8>) {
         if self.backlog().is_full() {
             return;

@@ -170,7 +170,8 @@ impl Message {
         serde_json::from_slice(&self.bytes[self.members.id.clone()?]).ok()
     }
 
-    /// Returns its id as JSON in canonical form, because strings may be escaped in several ways. `null` is not an id.
+    /// Returns its id as JSON in canonical form, because strings may be escaped in several ways. `null` is
+    /// not an id.
     pub fn id_text(&self) -> Option<String> {
         id_text(&self.bytes[self.members.id.clone()?])
     }
@@ -249,8 +250,8 @@ pub fn subject_key(method: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns an id as JSON in canonical form. Numbers stay unchanged: one too large for any type is still the id that its
-/// sender waits for.
+/// Returns an id as JSON in canonical form. Numbers stay unchanged: one too large for any type is still the
+/// id that its sender waits for.
 fn id_text(id: &[u8]) -> Option<String> {
     let value: Value = serde_json::from_slice(id).ok()?;
     match value {
@@ -290,7 +291,8 @@ fn text<'a>(bytes: &'a [u8], at: &Range<usize>) -> Option<Cow<'a, str>> {
     }
 }
 
-/// The beginning of a message, or all of it, before its limit is known. Nothing in it is read before it is needed.
+/// The beginning of a message, or all of it, before its limit is known. Nothing in it is read before it is
+/// needed.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageStart<'a> {
     bytes: &'a [u8],
@@ -344,8 +346,8 @@ impl<'a> MessageStart<'a> {
 /// What is known about a message from its beginning, or about an unusable one.
 #[derive(Debug)]
 pub struct MessageHead {
-    /// The kind, as far as it is known: params and results are distinguished, but not requests and notifications while the id
-    /// may still come.
+    /// The kind, as far as it is known: params and results are distinguished, but not requests and
+    /// notifications while the id may still come.
     pub kind: MessageKind,
     /// The id, as JSON: a number or a string.
     pub id: Option<String>,

@@ -1,5 +1,5 @@
-//! Params that requests over HTTP repeat in headers, so that what stands between can route them (SEP-2243, 2026-07-28): a
-//! tool's schema names the header of such a param.
+//! Params that requests over HTTP repeat in headers, so that what stands between can route them (SEP-2243,
+//! 2026-07-28): a tool's schema names the header of such a param.
 
 use std::collections::HashSet;
 
@@ -34,7 +34,8 @@ pub fn is_mirroring(schema: &Value) -> bool {
     }
 }
 
-/// Calls `visit` with the path, the schema and the header of each param that names a header, along `properties`.
+/// Calls `visit` with the path, the schema and the header of each param that names a header, along
+/// `properties`.
 ///
 /// # Errors
 ///
@@ -57,7 +58,8 @@ pub fn each_mirrored<'a, E>(
     Ok(())
 }
 
-/// Returns the param's value as a header repeats it, before it is encoded; `None` for values that are not repeated.
+/// Returns the param's value as a header repeats it, before it is encoded; `None` for values that are not
+/// repeated.
 pub fn mirrored_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -76,8 +78,9 @@ pub fn at_path<'a>(arguments: &'a Map<String, Value>, path: &[impl AsRef<str>]) 
 ///
 /// # Errors
 ///
-/// Returns why the tool cannot be called over HTTP: the specification lets clients drop a tool with a header on anything but a
-/// string, an integer or a boolean, off the `properties`, named twice, or with a name that is not one.
+/// Returns why the tool cannot be called over HTTP: the specification lets clients drop a tool with a header
+/// on anything but a string, an integer or a boolean, off the `properties`, named twice, or with a name that
+/// is not one.
 pub fn mirrored_params(schema: &Map<String, Value>) -> Result<Vec<MirroredParam>, String> {
     if schema.contains_key(MIRRORED) {
         return Err(format!("`{MIRRORED}` is on the schema itself, not on a property"));
@@ -104,8 +107,8 @@ pub fn mirrored_params(schema: &Map<String, Value>) -> Result<Vec<MirroredParam>
     Ok(params)
 }
 
-/// Returns whether a schema names a header anywhere but on a property. `is_on` says whether the schema is the root or one of
-/// its properties.
+/// Returns whether a schema names a header anywhere but on a property. `is_on` says whether the schema is the
+/// root or one of its properties.
 fn is_off_properties(schema: &Map<String, Value>, is_on: bool) -> bool {
     let inner = |schema: &Value, is_on: bool| match schema {
         Value::Object(schema) => is_off_properties(schema, is_on),

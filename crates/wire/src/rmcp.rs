@@ -1,5 +1,5 @@
-//! Workarounds for rmcp's and oauth2's sign-in: errors that only the wording distinguishes. Each wording has a test with the
-//! real error, which fails when a new version changes it.
+//! Workarounds for rmcp's and oauth2's sign-in: errors that only the wording distinguishes. Each wording has
+//! a test with the real error, which fails when a new version changes it.
 
 use std::error::Error;
 

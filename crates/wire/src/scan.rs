@@ -1,7 +1,8 @@
-//! One pass over the bytes of JSON: finds the members of a message, and whether a tree of it would be too large.
+//! One pass over the bytes of JSON: finds the members of a message, and whether a tree of it would be too
+//! large.
 //!
-//! The scan finds structure and checks nothing else, so text that passes may still not be JSON. Parsing a member reveals
-//! that.
+//! The scan finds structure and checks nothing else, so text that passes may still not be JSON. Parsing a
+//! member reveals that.
 
 use std::ops::Range;
 
@@ -45,8 +46,8 @@ pub(crate) struct MemberRanges {
 }
 
 impl MemberRanges {
-    /// Finds the members of an object with at most `most` values, and counts its values. Members found before a flaw are
-    /// kept; a truncated value ends with the bytes.
+    /// Finds the members of an object with at most `most` values, and counts its values. Members found before
+    /// a flaw are kept; a truncated value ends with the bytes.
     pub(crate) fn find(bytes: &[u8], most: usize) -> (Self, Result<usize, JsonFlaw>) {
         let mut members = Self::default();
         let found = members.fill(bytes, most);
@@ -134,8 +135,8 @@ impl<'a> Budget<'a> {
         Self { left: most, most, stops: JsonStops::new(bytes) }
     }
 
-    /// Returns the end of the value that starts at `at`, inside `depth` others: before white space and the comma or bracket
-    /// that follows. At a flaw, returns the end of the scanned part.
+    /// Returns the end of the value that starts at `at`, inside `depth` others: before white space and the
+    /// comma or bracket that follows. At a flaw, returns the end of the scanned part.
     fn value_end(&mut self, bytes: &[u8], mut at: usize, mut depth: usize) -> (usize, Result<(), JsonFlaw>) {
         let outside = depth;
         let mut end = at;

@@ -69,14 +69,16 @@ impl EventReader<BodyStream> {
 }
 
 impl<R: AsyncRead + Unpin> EventReader<R> {
-    /// Reads events from bytes. An event may have `limit` bytes of data, unless `judge` in [`Self::next`] allows more.
+    /// Reads events from bytes. An event may have `limit` bytes of data, unless `judge` in [`Self::next`]
+    /// allows more.
     pub fn new(from: R, limit: usize) -> Self {
         let lines = LineReader::new(from, limit);
         Self { lines, limit, event: StreamEvent::default(), data: None, raised: None, skipping: None }
     }
 
-    /// Returns the next event, `None` at the end of the stream or on an error; an incomplete event does not count. When data
-    /// reaches the limit, `judge` decides from its beginning how long it may be. Dropping the future early loses nothing.
+    /// Returns the next event, `None` at the end of the stream or on an error; an incomplete event does not
+    /// count. When data reaches the limit, `judge` decides from its beginning how long it may be. Dropping
+    /// the future early loses nothing.
     pub async fn next(&mut self, judge: impl Fn(&[u8]) -> usize) -> Option<StreamEvent> {
         loop {
             let of_line = |line: &[u8]| match line.strip_prefix(b"data:") {
@@ -131,7 +133,8 @@ impl<R: AsyncRead + Unpin> EventReader<R> {
         }
     }
 
-    /// Discards an event's data that is too long. `more` is the beginning of the line that exceeded the limit.
+    /// Discards an event's data that is too long. `more` is the beginning of the line that exceeded the
+    /// limit.
     fn give_up(&mut self, more: &[u8]) {
         let beginning = self.data.take().unwrap_or_else(|| more.into());
         self.skipping.get_or_insert((beginning.freeze(), String::new()));

@@ -8,7 +8,8 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const USER_AGENT: HeaderValue =
     HeaderValue::from_static(concat!("nonet/", env!("CARGO_PKG_VERSION")));
 
-/// Returns a client that follows no redirect, because headers contain secrets and would be sent to the redirect's target.
+/// Returns a client that follows no redirect, because headers contain secrets and would be sent to the
+/// redirect's target.
 pub fn client() -> Result<reqwest::Client, reqwest::Error> {
     builder().build()
 }

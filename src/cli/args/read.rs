@@ -12,7 +12,8 @@ use super::{
     Cli,
 };
 
-/// Returns the command line of this process. An unusable command line ends the process with a message and exit code 2.
+/// Returns the command line of this process. An unusable command line ends the process with a message and
+/// exit code 2.
 pub(in super::super) fn read() -> Cli {
     let mut command = super::command(table::terminal_width().map(usize::from));
     let parsed = command.try_get_matches_from_mut(std::env::args_os());

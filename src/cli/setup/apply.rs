@@ -76,8 +76,8 @@ pub(super) async fn apply(
     Ok(code)
 }
 
-/// Starts every server. Returns those that do not work, each with the reason and the remedy; the exit code if the
-/// user interrupts it.
+/// Starts every server. Returns those that do not work, each with the reason and the remedy; the exit code if
+/// the user interrupts it.
 async fn broken(setup: &Setup) -> anyhow::Result<Result<BTreeMap<String, String>, u8>> {
     let loaded = load(&setup.target)?;
     let left_out = &loaded.config.left_out;

@@ -1,4 +1,5 @@
-//! The page's view of calls: each as it ends, one of the latest with its params and its result, and the same call again.
+//! The page's view of calls: each as it ends, one of the latest with its params and its result, and the same
+//! call again.
 
 // An answer that refuses is made once for each request of a person; nothing is gained by boxing it.
 #![allow(clippy::result_large_err)]
@@ -103,7 +104,8 @@ async fn open(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Resul
     Ok(answer(StatusCode::OK, &opened))
 }
 
-/// Returns the beginning of a JSON text, masked. Texts in it may be JSON, too, with escaped quotes; the last one has no end.
+/// Returns the beginning of a JSON text, masked. Texts in it may be JSON, too, with escaped quotes; the last
+/// one has no end.
 fn beginning(cut: &[u8], mask: &dyn Fn(&str) -> String) -> String {
     let text = mask(&String::from_utf8_lossy(cut)).replace(r#"\\\""#, "'").replace(r#"\""#, "\"");
     let text = mask(&format!("{text}\""));

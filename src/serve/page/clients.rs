@@ -1,4 +1,5 @@
-//! The page's view of clients on this machine: whether Nonet is in their files, and what puts it there or takes it out.
+//! The page's view of clients on this machine: whether Nonet is in their files, and what puts it there or
+//! takes it out.
 
 // An answer that refuses is made once for each request of a person; nothing is gained by boxing it.
 #![allow(clippy::result_large_err)]

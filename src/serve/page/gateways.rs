@@ -1,5 +1,5 @@
-//! The gateways of this user on one page: each answers the page's requests on a socket of its own, and the gateway that serves
-//! the page passes on what is meant for another.
+//! The gateways of this user on one page: each answers the page's requests on a socket of its own, and the
+//! gateway that serves the page passes on what is meant for another.
 
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 

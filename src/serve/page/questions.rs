@@ -1,4 +1,5 @@
-//! Questions of servers during a call that the page's user makes: the page shows a question, and the call waits for the answer.
+//! Questions of servers during a call that the page's user makes: the page shows a question, and the call
+//! waits for the answer.
 
 use std::sync::Arc;
 
@@ -45,8 +46,8 @@ async fn give(
     }
 }
 
-/// Returns a channel by which servers ask the user of the page during a call of `tool`, and the work that serves the channel as long
-/// as it is polled.
+/// Returns a channel by which servers ask the user of the page during a call of `tool`, and the work that
+/// serves the channel as long as it is polled.
 pub(super) fn channel(
     room: Arc<Room>,
     session: &Session,

@@ -1,4 +1,5 @@
-//! The page's view of servers: what a person does to them, kept in servers.toml or until the gateway restarts.
+//! The page's view of servers: what a person does to them, kept in servers.toml or until the gateway
+//! restarts.
 
 // An answer that refuses is made once for each request of a person; nothing is gained by boxing it.
 #![allow(clippy::result_large_err)]
@@ -274,7 +275,8 @@ async fn edit(
     write(&gateway, edit.imported, "edit", &name, Vec::new()).await
 }
 
-/// Stores a value that a left-out server needs, where its text looks for the value, and tries the server again.
+/// Stores a value that a left-out server needs, where its text looks for the value, and tries the server
+/// again.
 async fn secret(
     State(gateway): State<Arc<Gateway>>,
     Path(server): Path<String>,

@@ -1,4 +1,5 @@
-//! The first run on the page: takes over the servers of this machine's clients, as `nonet setup` does, and undoes it.
+//! The first run on the page: takes over the servers of this machine's clients, as `nonet setup` does, and
+//! undoes it.
 
 // An answer that refuses is made once for each request of a person; nothing is gained by boxing it.
 #![allow(clippy::result_large_err)]
@@ -190,7 +191,8 @@ async fn take_over(
     })
 }
 
-/// Starts the servers that will be in servers.toml and do not run yet. Returns those that do not work, each with the reason.
+/// Starts the servers that will be in servers.toml and do not run yet. Returns those that do not work, each
+/// with the reason.
 async fn broken(
     gateway: &Arc<Gateway>,
     chosen: &Arc<SetupChoice>,

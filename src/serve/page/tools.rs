@@ -75,7 +75,8 @@ async fn card(State(gateway): State<Arc<Gateway>>, Path(full): Path<String>) -> 
     }
 }
 
-/// Sets the policy of one tool in servers.toml. The user of the page means it, even where it makes a rule less strict.
+/// Sets the policy of one tool in servers.toml. The user of the page means it, even where it makes a rule
+/// less strict.
 async fn set_policy(
     State(gateway): State<Arc<Gateway>>,
     Path(full): Path<String>,
@@ -107,7 +108,8 @@ async fn call(
     Ok(call_as_user(&gateway, &full, params).await)
 }
 
-/// Calls a tool as any client does. What the rules want approved waits on the page itself; the call waits with it.
+/// Calls a tool as any client does. What the rules want approved waits on the page itself; the call waits
+/// with it.
 pub(super) async fn call_as_user(gateway: &Arc<Gateway>, full: &str, params: Map<String, Value>) -> Response {
     let session = Session::new(None);
     let (asker, asking) = questions::channel(gateway.asking.room.clone(), &session, full);

@@ -1,4 +1,5 @@
-//! Tables in jq filters: CSV, TSV and Markdown, in and out; and functions for joins that jq has and jaq lacks.
+//! Tables in jq filters: CSV, TSV and Markdown, in and out; and functions for joins that jq has and jaq
+//! lacks.
 //!
 //! The cells of a table that is read are text, so that `007` stays `007`; `tonumber` makes a number of one.
 
@@ -180,8 +181,8 @@ fn md_cells(line: &str) -> Vec<String> {
     cells
 }
 
-/// Turns rows into objects whose keys are the cells of the first row. A cell that a row lacks is null; columns without a
-/// name, or with the name of another one, are told apart by their numbers.
+/// Turns rows into objects whose keys are the cells of the first row. A cell that a row lacks is null;
+/// columns without a name, or with the name of another one, are told apart by their numbers.
 fn row_objects(rows: &Val) -> Result<Val, Fault> {
     let rows = rows_of(rows)?;
     let Some((header, rows)) = rows.split_first() else { return Ok(Val::from_iter([])) };

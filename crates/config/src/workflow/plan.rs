@@ -26,10 +26,11 @@ pub struct PlannedCall {
     /// Calls that must end before this one.
     #[serde(default)]
     pub after: Vec<String>,
-    /// A jq filter over `{input, steps}`: the call is skipped if none of the filter's outputs is true. If the filter reads
-    /// `.item`, it decides for each item of the `for_each`.
+    /// A jq filter over `{input, steps}`: the call is skipped if none of the filter's outputs is true. If the
+    /// filter reads `.item`, it decides for each item of the `for_each`.
     pub when: Option<String>,
-    /// A template of an array: the call is made for each of its items, and its value is the array of their values.
+    /// A template of an array: the call is made for each of its items, and its value is the array of their
+    /// values.
     pub for_each: Option<Value>,
     /// How many items run at a time.
     pub max_concurrency: Option<usize>,
@@ -240,7 +241,8 @@ fn literally(name: &str, in_template: bool) -> String {
     }
 }
 
-/// Returns the dependencies of each of `nodes`, and every flaw. `given` are names for templates in addition to the ids.
+/// Returns the dependencies of each of `nodes`, and every flaw. `given` are names for templates in addition
+/// to the ids.
 pub fn needs(nodes: &[PlanNode<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<PlanFlaw>) {
     let mut flaws = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();

@@ -11,7 +11,8 @@ pub struct Pace {
     pub concurrency: usize,
     /// Whether the first failure prevents further starts.
     pub fail_fast: bool,
-    /// The lane of each call. Of the calls in one lane only one runs at a time; calls without a lane run freely.
+    /// The lane of each call. Of the calls in one lane only one runs at a time; calls without a lane run
+    /// freely.
     pub lanes: Vec<Option<Arc<str>>>,
 }
 

@@ -24,9 +24,9 @@ fn pace(concurrency: usize) -> Pace {
     Pace { concurrency, fail_fast: false, lanes: Vec::new() }
 }
 
-/// Plays a script: `begin`, `cancel`, and the end of `a`: `a+` (succeeded), `a-` (failed), `a~` (skipped) and `a?`
-/// (open), each with its expected effects: `>a` (start), `a:why` (held back: `c`ancelled, `f`ail_fast, the id of the
-/// dependency), `halt`, `?a` (park), `end`.
+/// Plays a script: `begin`, `cancel`, and the end of `a`: `a+` (succeeded), `a-` (failed), `a~` (skipped) and
+/// `a?` (open), each with its expected effects: `>a` (start), `a:why` (held back: `c`ancelled, `f`ail_fast,
+/// the id of the dependency), `halt`, `?a` (park), `end`.
 #[track_caller]
 fn check(needs: &[&str], pace: Pace, script: &[(&str, &str)]) {
     let plan = calls(needs);

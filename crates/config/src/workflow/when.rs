@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, sync::LazyLock};
 
 use regex::Regex;
 
-/// The parts of a filter: a path into `.steps`, a text, a comment, and tokens around a path. Texts and comments come
-/// first, so that no path is found inside them.
+/// The parts of a filter: a path into `.steps`, a text, a comment, and tokens around a path. Texts and
+/// comments come first, so that no path is found inside them.
 static PARTS: LazyLock<Regex> = LazyLock::new(|| {
     let parts = r#"(?x)
         (?P<path> \.\s*(?: steps\b | "steps" | \[\s*"steps"\s*\] )
@@ -40,8 +40,8 @@ const KEYWORDS: [&str; 8] = ["and", "or", "if", "then", "elif", "else", "reduce"
 pub struct StepReferences {
     /// The steps that it names: `.steps.ID`, `.steps["ID"]` and `.steps."ID"`.
     pub named: BTreeSet<String>,
-    /// The steps that it may name: behind a pipe or inside a function, where `.` is another value; and all of its
-    /// words, if it reads `.steps` as a whole. Names without a step mean something else.
+    /// The steps that it may name: behind a pipe or inside a function, where `.` is another value; and all of
+    /// its words, if it reads `.steps` as a whole. Names without a step mean something else.
     pub perhaps: BTreeSet<String>,
     /// Whether it reads `.steps` without a name, and so every step that its own step waits for.
     pub all: bool,

@@ -1,7 +1,7 @@
 //! Apps over a model: the model gets the input and tools, and calls tools until it has an answer.
 //!
-//! Each call takes the same road as a client's call, in a session of the app: the gate allows a tool only if both the
-//! client's profile and the app's `allowed_tools` allow it, and approvals are refused.
+//! Each call takes the same road as a client's call, in a session of the app: the gate allows a tool only if
+//! both the client's profile and the app's `allowed_tools` allow it, and approvals are refused.
 
 mod nine;
 mod sampling;
@@ -41,7 +41,8 @@ use nonet_state::{
 const MOST_TOOLS: usize = 20;
 /// How long a run waits for servers that are starting for the first time.
 const LIST_WAIT: Duration = Duration::from_secs(3);
-/// The largest result that a model gets whole, in bytes; a larger result is kept, and the model gets a preview.
+/// The largest result that a model gets whole, in bytes; a larger result is kept, and the model gets a
+/// preview.
 const RESULT_BYTES: usize = 40_000;
 /// The longest description of a tool, in characters. OpenAI's API takes 1,024.
 const DESCRIPTION: usize = 1_000;
@@ -275,7 +276,8 @@ impl Conversation<'_> {
         self.messages.push(message);
     }
 
-    /// Chooses the model's tools: the tools themselves if there are few, or the meta-tools that find and run them.
+    /// Chooses the model's tools: the tools themselves if there are few, or the meta-tools that find and run
+    /// them.
     async fn gather_tools(&mut self) {
         if self.of.allowed_tools.is_empty() {
             return;
@@ -451,8 +453,8 @@ fn offered(tool: &Tool) -> ChatTool {
     }
 }
 
-/// Reduces a schema to what endpoints accept: an object without alternatives at the top. The call itself is read with
-/// the whole schema.
+/// Reduces a schema to what endpoints accept: an object without alternatives at the top. The call itself is
+/// read with the whole schema.
 fn plain_schema(schema: &Value) -> Value {
     let mut fields = schema.as_object().cloned().unwrap_or_default();
     for key in ["anyOf", "oneOf", "allOf", "not", "enum", "if", "then", "else", "$schema", "$id"] {

@@ -1,12 +1,12 @@
-//! Workflows and `run_parallel` runs that wait for the user's answer or approval: parked in the store until it comes, even
-//! across a restart.
+//! Workflows and `run_parallel` runs that wait for the user's answer or approval: parked in the store until
+//! it comes, even across a restart.
 //!
-//! The record keeps what the run needs to continue: the outcomes of the finished steps, the values that later steps
-//! see, the question, and the remaining time. Finished steps do not run again.
+//! The record keeps what the run needs to continue: the outcomes of the finished steps, the values that later
+//! steps see, the question, and the remaining time. Finished steps do not run again.
 //!
-//! The record stays until the workflow ends. The gateway that received the answer holds the record, and adds each
-//! finished step, item or step of an inner app as a part: a small record of its own, so that a long list costs no more
-//! per item than a short one. If the run is cut off, the same token continues from there.
+//! The record stays until the workflow ends. The gateway that received the answer holds the record, and adds
+//! each finished step, item or step of an inner app as a part: a small record of its own, so that a long list
+//! costs no more per item than a short one. If the run is cut off, the same token continues from there.
 
 mod checkpoints;
 mod resuming;
@@ -111,8 +111,8 @@ struct ParkedFlow {
     /// The user's answers about calls so far.
     #[serde(default)]
     grants: Value,
-    /// How many earlier questions were answered. Each question has its own token, so no answer counts for a later
-    /// question.
+    /// How many earlier questions were answered. Each question has its own token, so no answer counts for a
+    /// later question.
     #[serde(default)]
     answered: usize,
     timeout_ms: u64,
@@ -264,8 +264,8 @@ impl ParkedFlows {
         }
     }
 
-    /// Ends the wait with an answer. Of several answers only one is accepted, as long as the gateway that accepted it
-    /// runs.
+    /// Ends the wait with an answer. Of several answers only one is accepted, as long as the gateway that
+    /// accepted it runs.
     async fn answered(&self, mut record: Record, flow: &ParkedFlow) -> Result<Checkpoints, Fault> {
         let taken = || {
             let message =
@@ -365,8 +365,8 @@ impl Apps {
         }
     }
 
-    /// Parks a run until the user answers. Returns the question. A run that asks again keeps its record, so its last state
-    /// survives if the new one cannot be stored.
+    /// Parks a run until the user answers. Returns the question. A run that asks again keeps its record, so
+    /// its last state survives if the new one cannot be stored.
     pub(crate) async fn park(
         &self,
         caller: &Caller,
@@ -479,8 +479,8 @@ fn is_over(place: &str, ended: &[ParkedStep]) -> bool {
     path.first().is_some_and(|step| ended.iter().any(|one| *step == one.id))
 }
 
-/// Stores a finished part of a run. If this write fails, the run still continues; the call is repeated only if the run is
-/// cut off.
+/// Stores a finished part of a run. If this write fails, the run still continues; the call is repeated only
+/// if the run is cut off.
 async fn keep_part(records: &Records, id: &str, place: String, body: Value) {
     // The owner of a part is its record.
     let part =
@@ -495,7 +495,8 @@ async fn keep_part(records: &Records, id: &str, place: String, body: Value) {
 /// Stands for any client of the profile: whoever set up a schedule is known only by it.
 const ANY_CLIENT: &str = "*";
 
-/// Returns the account whose clients may answer for a caller; `None` if any client of this machine's user may.
+/// Returns the account whose clients may answer for a caller; `None` if any client of this machine's user
+/// may.
 fn answerer(caller: &Caller) -> Option<String> {
     if caller.session.unattended {
         return Some(ANY_CLIENT.into());

@@ -38,8 +38,8 @@ pub(super) const TOOL: OwnTool = OwnTool {
     },
 };
 
-/// Moves a filter beside the params of this tool into them, because in both places it is for the kept value. Returns whether it
-/// did.
+/// Moves a filter beside the params of this tool into them, because in both places it is for the kept value.
+/// Returns whether it did.
 pub(crate) fn narrow(prepared: &mut PreparedCall, beside: &mut Option<String>) -> bool {
     let tool = &prepared.tool;
     if tool.kind != EntryKind::Tool || &*tool.server != GATEWAY || &*tool.name != TOOL.name {

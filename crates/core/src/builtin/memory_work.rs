@@ -1,5 +1,5 @@
-//! `gateway.set_goal`, `gateway.task_create`, `gateway.task_update` and `gateway.task_list`: the goal of the work, and
-//! the remaining tasks.
+//! `gateway.set_goal`, `gateway.task_create`, `gateway.task_update` and `gateway.task_list`: the goal of the
+//! work, and the remaining tasks.
 
 use futures::FutureExt;
 use nonet_api::tools::{CategoryList, OpenTask, TodoState};

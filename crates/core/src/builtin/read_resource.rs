@@ -49,7 +49,8 @@ async fn as_result(gateway: &Gateway, caller: &Caller, uri: &str) -> Result<Valu
     Ok(json!({ "content": contents.into_iter().map(block).collect::<Vec<_>>() }))
 }
 
-/// Turns text into a text block, a picture or sound into its own block, and anything else into an embedded resource.
+/// Turns text into a text block, a picture or sound into its own block, and anything else into an embedded
+/// resource.
 fn block(content: Value) -> Value {
     let kind = content.get("mimeType").and_then(Value::as_str).unwrap_or_default();
     let media = kind.split_once('/').map_or("", |(media, _)| media);

@@ -1,4 +1,5 @@
-//! `gateway.run_graph`: keeps the actions of a `run_parallel` under a name for the session, and runs them again.
+//! `gateway.run_graph`: keeps the actions of a `run_parallel` under a name for the session, and runs them
+//! again.
 
 use std::sync::Arc;
 
@@ -77,7 +78,8 @@ async fn run(gateway: &Arc<Gateway>, caller: &Caller, arguments: GraphArguments)
     }
 }
 
-/// Returns the params of a graph: those given, over those kept under a name if there is a name without actions.
+/// Returns the params of a graph: those given, over those kept under a name if there is a name without
+/// actions.
 pub(crate) fn kept_graph(
     caller: &Caller,
     name: Option<&str>,

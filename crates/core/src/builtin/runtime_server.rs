@@ -84,7 +84,8 @@ pub(super) const REMOVE: OwnTool = OwnTool {
     },
 };
 
-/// Splits a command line that was given as the command, unless there is a file of that name. Returns the change.
+/// Splits a command line that was given as the command, unless there is a file of that name. Returns the
+/// change.
 pub(super) fn split_command(params: &mut Map<String, Value>) -> Option<String> {
     let line = params.get("command")?.as_str()?.trim().to_string();
     if !line.contains(char::is_whitespace) || Path::new(&line).exists() {

@@ -1,4 +1,5 @@
-//! The part of a call before it is sent: resolves the name, fills references, asks the policy, reads the params.
+//! The part of a call before it is sent: resolves the name, fills references, asks the policy, reads the
+//! params.
 
 use std::{sync::Arc, time::Duration};
 
@@ -66,8 +67,8 @@ impl From<Fault> for PrepareError {
 }
 
 impl Calls {
-    /// Does everything for a resolved tool before the server call. `written` are the params as received; `filled` are the
-    /// same params with kept results and other actions' results inserted, if there are any.
+    /// Does everything for a resolved tool before the server call. `written` are the params as received;
+    /// `filled` are the same params with kept results and other actions' results inserted, if there are any.
     pub(crate) async fn prepare_tool(
         &self,
         caller: &Caller,
@@ -180,8 +181,8 @@ impl Calls {
         }
     }
 
-    /// Waits until these servers, which are starting for the first time, have listed their tools or have failed. Returns
-    /// whether that was in time.
+    /// Waits until these servers, which are starting for the first time, have listed their tools or have
+    /// failed. Returns whether that was in time.
     async fn have_listed(&self, gate: &Gate, servers: &[Arc<str>], most: Duration) -> bool {
         let listed = async {
             settled(servers.iter().filter_map(|server| gate.connection(server))).await;

@@ -1,5 +1,5 @@
-//! The one road of every call: it is made ready, waits for its turn, is sent, and is recorded. A [`CallPlan`] says how calls
-//! differ.
+//! The one road of every call: it is made ready, waits for its turn, is sent, and is recorded. A [`CallPlan`]
+//! says how calls differ.
 
 use std::{
     borrow::Cow,
@@ -50,8 +50,8 @@ pub(crate) struct CallPlan<'a> {
     pub asks: &'a WhoAsks<'a>,
 }
 
-/// Asks the user if the policy requires it; the call may keep its filter meanwhile. The call is tried again once the user
-/// has agreed.
+/// Asks the user if the policy requires it; the call may keep its filter meanwhile. The call is tried again
+/// once the user has agreed.
 pub(crate) type WhoAsks<'a> =
     dyn Fn(ApprovalRequest, Option<String>) -> BoxFuture<'a, Result<(), Unready>> + Sync + 'a;
 
@@ -111,7 +111,8 @@ pub(crate) struct CallInFlight {
 }
 
 impl CallInFlight {
-    /// Begins work that may become a call now. Work that certainly is a call begins with [`Observing::begin`].
+    /// Begins work that may become a call now. Work that certainly is a call begins with
+    /// [`Observing::begin`].
     pub(crate) fn new(caller: &Caller, params: &Value) -> Self {
         Self::keeping(caller, params, 0)
     }
@@ -155,8 +156,8 @@ pub(crate) struct RecordedCall {
 }
 
 impl Calls {
-    /// Makes a call, and returns its whole result. `turn` waits until the call may be sent, and returns what the call
-    /// occupies until it has ended, its limit, and what cancels it.
+    /// Makes a call, and returns its whole result. `turn` waits until the call may be sent, and returns what
+    /// the call occupies until it has ended, its limit, and what cancels it.
     pub(crate) async fn run<P>(
         self: &Arc<Self>,
         caller: &Caller,
@@ -178,8 +179,8 @@ impl Calls {
         Ok(self.send(caller, prepared, begun, sending).await)
     }
 
-    /// Makes a ready call whose client waits until the soft deadline: then the call continues as a job. `answer` turns
-    /// the ended call into the client's answer.
+    /// Makes a ready call whose client waits until the soft deadline: then the call continues as a job.
+    /// `answer` turns the ended call into the client's answer.
     pub(crate) fn run_for_client<'a, F: Future<Output = CallResult> + Send>(
         self: &'a Arc<Self>,
         caller: &'a Caller,
@@ -192,7 +193,8 @@ impl Calls {
         let is_admitted = caller.is_admitted || admission.is_some();
         let (run, progress) = Run::of_caller(label, caller);
         let run = Run { began: begun.at.into(), background, admission: admission.unwrap_or_default(), ..run };
-        // The request's token ends with its answer, which may be a handle; background work uses the job's token.
+        // The request's token ends with its answer, which may be a handle; background work uses the job's
+        // token.
         let own = Caller { cancel: run.cancel.clone(), is_admitted, ..caller.clone() };
         let sending = Sending { timeout, cancel: run.cancel.clone(), progress, is_verbatim };
         let (calls, went_on) = (self.clone(), run.went_on.clone());

@@ -1,4 +1,5 @@
-//! The part of a call at its server: sends it to the server, a built-in tool or a skill, and reads the answer.
+//! The part of a call at its server: sends it to the server, a built-in tool or a skill, and reads the
+//! answer.
 
 use std::{
     sync::Arc,

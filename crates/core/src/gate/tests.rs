@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::builtin;
 
-/// Creates the gate of a session under a profile, before any server has started. `lists` has the tools of each
-/// server.
+/// Creates the gate of a session under a profile, before any server has started. `lists` has the tools of
+/// each server.
 fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
     let config =
         config::parse(toml, Path::new("f"), config::ValueSources::NONE).expect("it is usable").config;

@@ -1,4 +1,5 @@
-//! One call of a plan: evaluates `when`, fills templates, waits for the server, makes the call, and retries it.
+//! One call of a plan: evaluates `when`, fills templates, waits for the server, makes the call, and retries
+//! it.
 
 use std::{
     sync::Arc,
@@ -107,7 +108,8 @@ impl ActionResult {
         }
     }
 
-    /// Returns the value of its call for templates. A question means its answer, or the content that was approved.
+    /// Returns the value of its call for templates. A question means its answer, or the content that was
+    /// approved.
     pub(crate) fn value(&self, call: &PlannedCall) -> TemplateSource {
         let mut source = source_of(&self.result);
         if call.kind == CallKind::Ask {
@@ -215,8 +217,8 @@ impl Apps {
         one
     }
 
-    /// Whether a `when` yields anything except `false`, `null` and empty lists. The filter sees the input and the
-    /// results that its call waits for.
+    /// Whether a `when` yields anything except `false`, `null` and empty lists. The filter sees the input and
+    /// the results that its call waits for.
     async fn holds(
         &self,
         common: &RunState<'_>,
@@ -388,8 +390,8 @@ impl Apps {
         }
     }
 
-    /// Waits until a call may be sent: one call that changes something at a time per server, and some calls at a time per
-    /// run.
+    /// Waits until a call may be sent: one call that changes something at a time per server, and some calls
+    /// at a time per run.
     async fn turn_of<'a>(
         &self,
         common: &'a RunState<'_>,
@@ -417,7 +419,8 @@ impl Apps {
         Ok((turn, slot))
     }
 
-    /// Returns how many calls of a tool the run has yet to make, whether there may be more, and the params of the first ones.
+    /// Returns how many calls of a tool the run has yet to make, whether there may be more, and the params of
+    /// the first ones.
     async fn calls_of(
         &self,
         common: &RunState<'_>,
@@ -556,7 +559,8 @@ impl Apps {
     }
 }
 
-/// Returns what a filter of a call sees: the input, and the results that it reads of those that its call waits for.
+/// Returns what a filter of a call sees: the input, and the results that it reads of those that its call
+/// waits for.
 fn seen(common: &RunState<'_>, at: usize, filter: &str, values: &TemplateValues) -> Value {
     let calls = common.plan.calls();
     let read = StepReferences::of(filter);

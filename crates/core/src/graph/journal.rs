@@ -100,7 +100,8 @@ impl Journal for MemoryJournal {
 }
 
 impl Apps {
-    /// Stores a finished call before its result is used. A call that was cut off is not stored, so it is repeated.
+    /// Stores a finished call before its result is used. A call that was cut off is not stored, so it is
+    /// repeated.
     pub(super) async fn log_end(&self, log: Option<&RunLog>, one: &ActionResult, is_needed: bool) {
         let Some(log) = log else { return };
         let is_over = match (one.outcome(), &one.declined) {

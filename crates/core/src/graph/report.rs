@@ -13,7 +13,8 @@ use super::{ActionResult, ItemCounts};
 use crate::{apps::Apps, call::text_result};
 use nonet_state::{faults::error_of, session::Caller};
 
-/// Results up to this size, in bytes, are shown while other calls still run, and the limit for all of them together.
+/// Results up to this size, in bytes, are shown while other calls still run, and the limit for all of them
+/// together.
 const PARTIAL_BYTES: usize = 2_000;
 const PARTIAL_TOTAL: usize = 10_000;
 /// The minimum share of the budget for one result, because a preview needs it.
@@ -110,8 +111,9 @@ struct TruncatedResult {
 }
 
 impl Apps {
-    /// Builds the answer of `run_parallel`: one JSON object, then pictures and sound. All results share one budget:
-    /// small results are shown whole, and the large ones share the rest. A result that other calls use is kept and named. An `error` is a fault of Nonet's; what a server says of a failure is a result.
+    /// Builds the answer of `run_parallel`: one JSON object, then pictures and sound. All results share one
+    /// budget: small results are shown whole, and the large ones share the rest. A result that other calls
+    /// use is kept and named. An `error` is a fault of Nonet's; what a server says of a failure is a result.
     pub(super) async fn report(
         &self,
         caller: &Caller,
@@ -174,8 +176,8 @@ impl Apps {
         }
     }
 
-    /// Shows a result inside a larger answer: as its value if the value says everything, else as its blocks. The model
-    /// reads all of it as text, so the budget applies to all of it.
+    /// Shows a result inside a larger answer: as its value if the value says everything, else as its blocks.
+    /// The model reads all of it as text, so the budget applies to all of it.
     async fn compact(&self, caller: &Caller, result: Arc<Value>, budget: usize) -> Value {
         let blocks = result.get("content").and_then(Value::as_array);
         let texts_only =
@@ -202,8 +204,8 @@ impl Apps {
     }
 }
 
-/// Returns a result as shown, or only its reference if it is a preview that no longer fits: text inside text needs more
-/// room.
+/// Returns a result as shown, or only its reference if it is a preview that no longer fits: text inside text
+/// needs more room.
 fn within(mut shown: Value, left: usize, bytes: usize) -> Value {
     match take_reference(&mut shown) {
         Some(reference) if json_len(&shown) > left => {

@@ -70,7 +70,8 @@ pub struct ChatQuestion {
     pub(super) settled: Option<SettledAnswer>,
 }
 
-/// The user's answer to a question in a chat. It waits for the client to fetch it, or to make the approved call.
+/// The user's answer to a question in a chat. It waits for the client to fetch it, or to make the approved
+/// call.
 #[derive(Clone, Debug)]
 pub(super) struct SettledAnswer {
     pub answer: AskAnswer,
@@ -218,7 +219,7 @@ impl Question {
         token: &str,
         said: &Value,
         content: Option<&str>,
-    ) -> Result<AskAnswer, AskAnswer> {
+    ) -> Result<AskAnswer, Box<AskAnswer>> {
         let beside = match (&self.about, content) {
             (
                 QuestionSubject::Content(_) | QuestionSubject::Call { .. } | QuestionSubject::Run { .. },
@@ -227,7 +228,7 @@ impl Question {
             _ => None,
         };
         let said = beside.as_ref().unwrap_or(said);
-        self.about.read(said).map_err(|unread| repeated(self, token, said, unread))
+        self.about.read(said).map_err(|unread| Box::new(repeated(self, token, said, unread)))
     }
 }
 

@@ -15,11 +15,12 @@ use nonet_state::{
     session::Caller,
 };
 
-/// How many characters of a call's params a form or the page shows to the user, and how many the chat, where the model
-/// has the params already.
+/// How many characters of a call's params a form or the page shows to the user, and how many the chat, where
+/// the model has the params already.
 const MOST_SHOWN: usize = 6_000;
 const MOST_IN_CHAT: usize = 2_000;
-/// The longest text among the params that the chat shows whole, and how much of a longer one it shows, in characters.
+/// The longest text among the params that the chat shows whole, and how much of a longer one it shows, in
+/// characters.
 const WHOLE: usize = 300;
 const BEGINNING: usize = 200;
 /// How many members of a list among the params the chat shows.
@@ -47,7 +48,8 @@ pub(crate) struct ApprovalRequest {
     pub lasting: bool,
     /// Whose answer counts.
     pub by: ApproveBy,
-    /// The fault to return if no answer in the chat counts. The same call asks again, or waits for the answer.
+    /// The fault to return if no answer in the chat counts. The same call asks again, or waits for the
+    /// answer.
     pub fault: Option<Box<Fault>>,
     /// Whether the tool has a question of its own, whose answer covers no other call.
     is_single: bool,
@@ -97,8 +99,8 @@ impl ApprovalRequest {
         Self { approval, message, brief, rule, written, lasting, by, fault: None, is_single }
     }
 
-    /// Adds the calls of the same tool that the answer covers: how many, whether there may be more, and the params of the
-    /// first ones.
+    /// Adds the calls of the same tool that the answer covers: how many, whether there may be more, and the
+    /// params of the first ones.
     pub(crate) fn of_calls(mut self, count: usize, is_least: bool, shown: &[Value]) -> Self {
         if self.is_single || count < 2 && !is_least {
             return self;
@@ -134,8 +136,8 @@ impl ApprovalRequest {
         self
     }
 
-    /// Returns the question of a run. Its answer covers every call of the tool in this run, unless the tool has a
-    /// question of its own.
+    /// Returns the question of a run. Its answer covers every call of the tool in this run, unless the tool
+    /// has a question of its own.
     pub(crate) fn in_run(self) -> RunApproval {
         let key = grant_key(&self.approval, self.is_single);
         let Self { approval, message, brief, rule, lasting, by, .. } = self;
@@ -149,8 +151,8 @@ impl ApprovalRequest {
     }
 }
 
-/// Marks a definition that the user approved through the chat: the approval counts only as long as answers in the chat
-/// do.
+/// Marks a definition that the user approved through the chat: the approval counts only as long as answers in
+/// the chat do.
 pub(crate) fn by_chat(hash: &str) -> Arc<str> {
     format!("chat {hash}").into()
 }

@@ -6,8 +6,8 @@ use nonet_config::{
     ApproveBy, Config, NewServers, OnLeak, Policy, Profile, ServerSettings, ToolOverride, Transport,
 };
 
-/// The minimum number of servers for which losing more than half of them is a loss. Losing all servers always is a
-/// loss.
+/// The minimum number of servers for which losing more than half of them is a loss. Losing all servers always
+/// is a loss.
 const MANY: usize = 3;
 /// How many names a reason lists.
 const NAMED: usize = 5;

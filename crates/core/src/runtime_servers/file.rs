@@ -1,4 +1,5 @@
-//! Servers that clients have added to servers.toml. A comment above such a server says so, and a client may remove it.
+//! Servers that clients have added to servers.toml. A comment above such a server says so, and a client may
+//! remove it.
 
 use std::path::Path;
 

@@ -10,15 +10,16 @@ use super::{
     EntryText, HostServer,
 };
 
-/// The ways to reach a server: the key that tells the way, and all keys in the order in which they are written.
+/// The ways to reach a server: the key that tells the way, and all keys in the order in which they are
+/// written.
 const WAYS: [(&str, &[&str]); 3] = [
     ("command", &["command", "args", "env", "cwd"]),
     ("url", &["transport", "url", "headers"]),
     ("openapi", &["openapi", "base_url", "headers"]),
 ];
 
-/// Splits the texts that may hold secrets into parts. A key without a value counts as absent; keys of the wrong type are left to
-/// the check of servers.toml.
+/// Splits the texts that may hold secrets into parts. A key without a value counts as absent; keys of the
+/// wrong type are left to the check of servers.toml.
 pub(in super::super) fn of_servers_toml(entry: &Map<String, Value>) -> HostServer {
     let mut more = entry.clone();
     more.retain(|_, value| !value.is_null());

@@ -171,7 +171,8 @@ impl<'a> EntryReader<'a> {
     }
 }
 
-/// Returns a possible value of the parts. Replaces unknown parts with a digit, which is valid anywhere in an address.
+/// Returns a possible value of the parts. Replaces unknown parts with a digit, which is valid anywhere in an
+/// address.
 fn guessed(parts: &[TextPart]) -> String {
     let text = |part: &TextPart| match part {
         TextPart::Plain(text) | TextPart::Secret { value: text, .. } => text.clone(),

@@ -122,8 +122,8 @@ fn started(words: &[String], env: &[String]) -> Result<PastedServer, HostFault> 
     Ok(PastedServer { name: String::new(), entry, notes })
 }
 
-/// Makes `docker run` work without a shell: variables that it passes on are the server's, its input stays open, and it runs
-/// neither at a terminal nor in the background. What follows the image is the server's own.
+/// Makes `docker run` work without a shell: variables that it passes on are the server's, its input stays
+/// open, and it runs neither at a terminal nor in the background. What follows the image is the server's own.
 fn of_container(args: &mut Vec<String>, env: &mut Map<String, Value>, notes: &mut Vec<String>) {
     let Some(run) = args.iter().position(|word| word == "run") else { return };
     let mut words = args.split_off(run + 1).into_iter();

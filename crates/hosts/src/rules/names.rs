@@ -32,7 +32,8 @@ impl ToolNames {
         Self::read(text, |c| if c == '*' { Token::Any } else { Token::Char(c) })
     }
 
-    /// Reads a client's pattern, in which `*` is any text and `?` one character. None if the pattern is too long.
+    /// Reads a client's pattern, in which `*` is any text and `?` one character. None if the pattern is too
+    /// long.
     pub(crate) fn wild(text: &str) -> Option<Self> {
         let token = |c| match c {
             '*' => Token::Any,
@@ -137,8 +138,8 @@ impl ToolNames {
     }
 }
 
-/// Computes a relation of two patterns from their ends to their beginnings. `rule` gets the next token of each, and the relation
-/// of what follows.
+/// Computes a relation of two patterns from their ends to their beginnings. `rule` gets the next token of
+/// each, and the relation of what follows.
 fn table(
     a: &[Token],
     b: &[Token],

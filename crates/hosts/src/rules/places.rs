@@ -16,8 +16,8 @@ use super::{
 /// The most other projects whose settings are read.
 const MOST_PROJECTS: usize = 500;
 
-/// Reads the rules of a client. `root` is the content of `file`, which has the servers. Other files of the client are read too if
-/// `is_installed`.
+/// Reads the rules of a client. `root` is the content of `file`, which has the servers. Other files of the
+/// client are read too if `is_installed`.
 pub(in super::super) fn of_client(
     host: &Host,
     root: &Value,
@@ -122,8 +122,8 @@ pub(in super::super) fn of_client(
     rules
 }
 
-/// Reads the rules of Claude Code: `files` has the servers, `users` the user's settings if `files` is a project's. `read` returns the
-/// content of other files.
+/// Reads the rules of Claude Code: `files` has the servers, `users` the user's settings if `files` is a
+/// project's. `read` returns the content of other files.
 fn claude_code(
     rules: &mut ClientRules,
     files: &[(PathBuf, Value)],
@@ -237,7 +237,8 @@ fn with_params(rule: &str) -> (String, Scope) {
 }
 
 impl ClientRules {
-    /// Adds rules of a file: the client's names, with the keys that the names are under. Of these, the last one counts.
+    /// Adds rules of a file: the client's names, with the keys that the names are under. Of these, the last
+    /// one counts.
     fn add(&mut self, file: &Path, rules: impl IntoIterator<Item = NamedRule>) {
         let mut list = RuleList { file: file.into(), rules: Vec::new() };
         for (name, effect, scope, key) in rules {
@@ -256,8 +257,8 @@ impl ClientRules {
         }
     }
 
-    /// Adds a list of rules under a key. `named` splits a rule into the name of a tool and what else it depends on; it returns
-    /// none for a rule that concerns no server.
+    /// Adds a list of rules under a key. `named` splits a rule into the name of a tool and what else it
+    /// depends on; it returns none for a rule that concerns no server.
     fn listed(
         &mut self,
         file: &Path,

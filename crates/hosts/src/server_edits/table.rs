@@ -89,9 +89,10 @@ fn lines_above(whole: &str, name: &str, text: &str) -> Option<usize> {
     toml::line_of(whole, TABLE, name)?.checked_sub(toml::line_of(text, TABLE, name)?)
 }
 
-/// Works out a servers.toml in which a server has another text. `whole` is the file's text as shown: if the file has
-/// changed since, that is a fault. So is a text that affects anything but the server, or that needs a variable which is not
-/// set, unless the server needed it before. With a store in `options`, the secrets of the text go there.
+/// Works out a servers.toml in which a server has another text. `whole` is the file's text as shown: if the
+/// file has changed since, that is a fault. So is a text that affects anything but the server, or that needs
+/// a variable which is not set, unless the server needed it before. With a store in `options`, the secrets of
+/// the text go there.
 pub fn edit_table(
     servers_toml: &Path,
     name: &str,
@@ -204,8 +205,8 @@ fn edit_server(
     edit_table(servers_toml, name, &part.to_string(), |_| true, options, sources, machine)
 }
 
-/// Works out a servers.toml in which a tool of a server has this policy in `[servers.SERVER.tools.TOOL]`; with none, other rules
-/// decide. The change is nothing if the tool's policy is as wanted.
+/// Works out a servers.toml in which a tool of a server has this policy in `[servers.SERVER.tools.TOOL]`;
+/// with none, other rules decide. The change is nothing if the tool's policy is as wanted.
 pub fn set_tool_policy(
     servers_toml: &Path,
     server: &str,
@@ -251,8 +252,8 @@ fn put_policy(server: &mut dyn TableLike, tool: &str, policy: Option<Policy>) {
     }
 }
 
-/// Works out a servers.toml in which requests to a server carry this token, as `Authorization` in its `headers`. The token goes
-/// to a store in `options`.
+/// Works out a servers.toml in which requests to a server carry this token, as `Authorization` in its
+/// `headers`. The token goes to a store in `options`.
 pub fn give_token(
     servers_toml: &Path,
     server: &str,
@@ -283,8 +284,8 @@ fn put_token(server: &mut dyn TableLike, token: &str) {
     headers.insert(known.as_deref().unwrap_or("Authorization"), toml_edit::value(value));
 }
 
-/// Works out a servers.toml in which a server gets a variable under its own name: `env.NAME = "${NAME}"`. The change
-/// is nothing if the server has that; another value is a fault.
+/// Works out a servers.toml in which a server gets a variable under its own name: `env.NAME = "${NAME}"`. The
+/// change is nothing if the server has that; another value is a fault.
 pub fn pass_variable(
     servers_toml: &Path,
     server: &str,

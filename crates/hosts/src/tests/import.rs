@@ -76,8 +76,8 @@ fn all_hosts_are_imported_in_one_step_or_not_at_all() {
     world.host_file("claude-desktop", &config(json!({"gh": one})));
     world.host_file("cursor", &config(json!({"gh": one, "git": {"command": "git-mcp"}})));
     world.host_file("windsurf", &config(json!({"gh": two})));
-    // The preview equals the written file: the second import sees what the first one added, and replaces none of
-    // it.
+    // The preview equals the written file: the second import sees what the first one added, and replaces none
+    // of it.
     for replace in [false, true] {
         let imported = all(&world, replace).unwrap();
         let expected = "gh added gh, gh already_there gh, git added git, gh added_as gh-2";

@@ -1,8 +1,8 @@
-//! The files: one chain of files for each gateway running at the same time, and where a chain continues after a
-//! restart.
+//! The files: one chain of files for each gateway running at the same time, and where a chain continues after
+//! a restart.
 //!
-//! A gateway takes the first chain with a free lock. The system releases a lock when its process ends, so the next
-//! gateway continues the chain of a killed one. A file is named after its chain and its first line:
+//! A gateway takes the first chain with a free lock. The system releases a lock when its process ends, so the
+//! next gateway continues the chain of a killed one. A file is named after its chain and its first line:
 //! `audit-1-000000000001.jsonl`.
 
 use std::{
@@ -59,7 +59,8 @@ pub(super) fn path_of(folder: &Path, chain: u32, first: u64) -> PathBuf {
     folder.join(format!("audit-{chain}-{first:012}.jsonl"))
 }
 
-/// Takes a chain that no other gateway writes and whose end this key fits. Returns the chain, its lock and its end.
+/// Takes a chain that no other gateway writes and whose end this key fits. Returns the chain, its lock and
+/// its end.
 pub(super) fn take_chain(folder: &Path, key: &ChainKey) -> io::Result<(u32, File, ChainEnd)> {
     private_folder(folder)?;
     for chain in 1..=MAX_CHAINS {
@@ -113,8 +114,8 @@ fn tail(path: &Path) -> io::Result<(u64, Vec<u8>)> {
     Ok((begin + torn as u64, bytes.split_off(torn)))
 }
 
-/// Returns the heads of all chains but one, as a line of that one records them: [`super::verify()`] misses a chain, or an
-/// end of a chain, that another chain has seen.
+/// Returns the heads of all chains but one, as a line of that one records them: [`super::verify()`] misses a
+/// chain, or an end of a chain, that another chain has seen.
 pub(super) fn heads(folder: &Path, own: u32, key: &ChainKey) -> Value {
     let mut chains: Vec<u32> = chain_files(folder)
         .unwrap_or_default()

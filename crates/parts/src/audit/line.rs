@@ -15,8 +15,8 @@ pub(super) const HASH: usize = 64;
 const BEFORE: &str = ",\"hash\":\"";
 const BEHIND: &str = "\"}";
 
-/// How lines are hashed: with SHA-256, or with HMAC-SHA-256 (RFC 2104) and the key of the settings, so that whoever can
-/// only write the files cannot make a line.
+/// How lines are hashed: with SHA-256, or with HMAC-SHA-256 (RFC 2104) and the key of the settings, so that
+/// whoever can only write the files cannot make a line.
 #[derive(Clone, Default)]
 pub struct ChainKey(Option<Hmac<Sha256>>);
 

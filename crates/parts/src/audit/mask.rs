@@ -1,5 +1,5 @@
-//! Params without secrets: masks known values of the configuration, fields named like secrets, and text that looks like
-//! a secret.
+//! Params without secrets: masks known values of the configuration, fields named like secrets, and text that
+//! looks like a secret.
 
 use nonet_base::text::clip;
 use nonet_text::{

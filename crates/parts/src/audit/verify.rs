@@ -112,8 +112,8 @@ pub fn verify(place: &Path, key: &ChainKey) -> io::Result<Vec<ChainReport>> {
     chains.into_iter().map(report).collect()
 }
 
-/// Collects the heads of other chains that the lines of a file have recorded, each by its chain. Whether those lines are as
-/// they were written is found when their own chain is read.
+/// Collects the heads of other chains that the lines of a file have recorded, each by its chain. Whether
+/// those lines are as they were written is found when their own chain is read.
 fn find_sightings(file: &ChainFile, into: &mut BTreeMap<u32, Vec<Sighting>>) -> io::Result<()> {
     #[derive(Deserialize)]
     struct ChainAnchor {

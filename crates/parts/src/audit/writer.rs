@@ -1,4 +1,5 @@
-//! The writer thread. Calls send it entries; it numbers, chains, writes and syncs them, and rotates and removes files.
+//! The writer thread. Calls send it entries; it numbers, chains, writes and syncs them, and rotates and
+//! removes files.
 //!
 //! Lines that cannot be written are kept and retried every second, in order; meanwhile the queue fills up.
 

@@ -1,4 +1,5 @@
-//! Tools for endpoints that do not support them: the system text describes them, and calls are read from the model's text.
+//! Tools for endpoints that do not support them: the system text describes them, and calls are read from the
+//! model's text.
 
 use serde_json::{Value, json};
 
@@ -90,7 +91,8 @@ pub fn calls(text: &str, tools: &[ChatTool]) -> Vec<ChatCall> {
     found
 }
 
-/// Reads each call between tags; the last one may lack its end. Without JSON, it is a call with wrong arguments.
+/// Reads each call between tags; the last one may lack its end. Without JSON, it is a call with wrong
+/// arguments.
 fn between_tags(text: &str, tools: &[ChatTool]) -> Vec<ChatCall> {
     let inside = text.split(OPEN).skip(1).map(|rest| rest.split(CLOSE).next().unwrap_or(rest).trim());
     let read = |inside: &str| match in_json(inside, tools) {

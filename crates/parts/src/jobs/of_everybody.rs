@@ -12,8 +12,8 @@ impl Jobs {
         self.table.get(id).map(|job| job.owner.clone())
     }
 
-    /// Returns up to `limit` tasks of these owners, newest first, with their owners: jobs in the table, and jobs that
-    /// only the store has.
+    /// Returns up to `limit` tasks of these owners, newest first, with their owners: jobs in the table, and
+    /// jobs that only the store has.
     pub async fn of_everybody(&self, owners: &[String], limit: usize) -> Vec<(String, TaskSummary)> {
         let of_table = self.all().into_iter().map(|job| (job.owner.key().to_string(), job.summary()));
         let mut tasks: Vec<_> = of_table.collect();

@@ -1,4 +1,5 @@
-//! Ownership, quotas, ends, progress, and what other gateways know about a job. Time is paused in tests that wait.
+//! Ownership, quotas, ends, progress, and what other gateways know about a job. Time is paused in tests that
+//! wait.
 
 use std::sync::atomic::AtomicBool;
 

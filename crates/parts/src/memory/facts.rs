@@ -14,7 +14,8 @@ use super::{Memory, shelf::FactView};
 pub const MOST_FACTS: usize = 10_000;
 /// The maximum number of tags per fact.
 pub(super) const MOST_TAGS: usize = 10;
-/// How many facts are compared with a new one, how many similar ones are named, and the minimum share of common words.
+/// How many facts are compared with a new one, how many similar ones are named, and the minimum share of
+/// common words.
 const COMPARED: usize = 8;
 const NAMED: usize = 3;
 const SIMILAR: f64 = 0.6;
@@ -93,8 +94,8 @@ impl Fact {
 }
 
 impl Memory {
-    /// Remembers a fact. Texts that differ only in case and spacing are the same fact, which then counts as new and has
-    /// the tags of both.
+    /// Remembers a fact. Texts that differ only in case and spacing are the same fact, which then counts as
+    /// new and has the tags of both.
     pub async fn remember(
         &self,
         owner: &str,
@@ -225,8 +226,8 @@ fn words(text: &str) -> BTreeSet<String> {
     words.map(fold).collect()
 }
 
-/// Returns the id of a text, regardless of case and spacing: two gateways that store the same fact at the same time
-/// keep one.
+/// Returns the id of a text, regardless of case and spacing: two gateways that store the same fact at the
+/// same time keep one.
 fn id_of(content: &str) -> String {
     let folded = content.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
     format!("fact-{}", hex(&Sha256::digest(folded.as_bytes())[..6]))

@@ -1,7 +1,7 @@
 //! The facts of one owner in memory, with their index.
 //!
-//! Facts are read on first use, and again after another gateway has changed them. The index is updated when it is
-//! needed. Vectors come from the store; the embedder makes missing ones in the background.
+//! Facts are read on first use, and again after another gateway has changed them. The index is updated when
+//! it is needed. Vectors come from the store; the embedder makes missing ones in the background.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -224,8 +224,8 @@ impl State {
         self.behind = true;
     }
 
-    /// Counts a change by this gateway. If other gateways made changes at the same time, the counts differ, and the
-    /// facts are read again.
+    /// Counts a change by this gateway. If other gateways made changes at the same time, the counts differ,
+    /// and the facts are read again.
     fn changed(&mut self) {
         self.changes = self.changes.map(|count| count + 1);
         self.behind = true;

@@ -1,5 +1,5 @@
-//! Times in buckets. Adding a time takes two atomics and no lock; prometheus-client's own histogram locks and cannot be read
-//! back, which the quantiles of `gateway.status` need.
+//! Times in buckets. Adding a time takes two atomics and no lock; prometheus-client's own histogram locks and
+//! cannot be read back, which the quantiles of `gateway.status` need.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -76,7 +76,8 @@ impl HistogramReading {
         self.sum_ns.checked_div(self.count()).map(|ns| ns / 1_000)
     }
 
-    /// Returns the time that this percentage of times does not exceed. Times within a bucket are assumed to be evenly spread.
+    /// Returns the time that this percentage of times does not exceed. Times within a bucket are assumed to
+    /// be evenly spread.
     pub(super) fn quantile_us(&self, percent: u64) -> Option<u64> {
         let count = self.count();
         if count == 0 {

@@ -1,5 +1,5 @@
-//! Builds the page for Prometheus: plain figures in, text out. prometheus-client does the format and the escaping. Its
-//! registry lives for one page only, since the counters belong to [`super::Metrics`].
+//! Builds the page for Prometheus: plain figures in, text out. prometheus-client does the format and the
+//! escaping. Its registry lives for one page only, since the counters belong to [`super::Metrics`].
 
 use std::{
     collections::BTreeMap,
@@ -198,7 +198,8 @@ fn whole(count: impl TryInto<i64>) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
 }
 
-/// Writes metric families, each with its header. Units become the suffix of the name, and a counter's name ends in `_total`.
+/// Writes metric families, each with its header. Units become the suffix of the name, and a counter's name
+/// ends in `_total`.
 struct FamilyWriter<'a>(DescriptorEncoder<'a>);
 
 impl FamilyWriter<'_> {

@@ -8,7 +8,8 @@ fn name(text: &str) -> Arc<str> {
     text.into()
 }
 
-/// Records a call of 100 bytes in and 1,000 out: 80 us in Nonet and, unless it is zero, `server_us` in the server.
+/// Records a call of 100 bytes in and 1,000 out: 80 us in Nonet and, unless it is zero, `server_us` in the
+/// server.
 fn call(metrics: &Metrics, server: &str, tool: &str, outcome: &'static str, server_us: u64) {
     let (server, tool) = (name(server), name(tool));
     let full = name(&format!("{server}.{tool}"));

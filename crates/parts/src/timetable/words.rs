@@ -1,7 +1,7 @@
 //! Times in people's words: `in two hours`, `tomorrow at 9`, `every weekday at 9:30`.
 //!
-//! Words only choose between the forms that the room has already: a wait, a time of the calendar, a cron expression. Text
-//! with any word that is not understood has no meaning here.
+//! Words only choose between the forms that the room has already: a wait, a time of the calendar, a cron
+//! expression. Text with any word that is not understood has no meaning here.
 
 use jiff::{
     Span, Zoned,
@@ -324,7 +324,8 @@ pub(super) fn cron(text: &str) -> Option<Result<String, String>> {
     })
 }
 
-/// Returns the cron expression of every so many seconds, whose minutes must divide the hour, or whose hours the day.
+/// Returns the cron expression of every so many seconds, whose minutes must divide the hour, or whose hours
+/// the day.
 fn interval(secs: u64) -> Result<String, String> {
     if secs < 60 {
         let often =

@@ -1,6 +1,7 @@
 //! Exports lines of the audit log to the collector, as OpenTelemetry log records.
 //!
-//! They wait in a bounded queue, as spans do. A copy off this machine also records what the chain in the files was.
+//! They wait in a bounded queue, as spans do. A copy off this machine also records what the chain in the
+//! files was.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,8 +28,8 @@ pub struct AuditExport {
 }
 
 impl AuditExport {
-    /// Starts the export, if the environment names a collector. Not to be called within a runtime, because the sending client
-    /// blocks.
+    /// Starts the export, if the environment names a collector. Not to be called within a runtime, because
+    /// the sending client blocks.
     pub fn start() -> Option<Self> {
         if !super::wanted_at(&ENDPOINTS, "OTEL_LOGS_EXPORTER", |name| std::env::var(name).ok()) {
             return None;

@@ -1,7 +1,7 @@
 //! OpenTelemetry spans, and their export to the collector.
 //!
-//! Ended spans wait in a bounded queue for a separate thread, which sends them with its own client. A collector that does not
-//! answer costs spans and one line in the log, never a call.
+//! Ended spans wait in a bounded queue for a separate thread, which sends them with its own client. A
+//! collector that does not answer costs spans and one line in the log, never a call.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

@@ -238,7 +238,8 @@ impl<'a> Reader<'a, '_> {
         }))
     }
 
-    /// Collects the members of an object schema. Returns `false` if its members depend on more than their names.
+    /// Collects the members of an object schema. Returns `false` if its members depend on more than their
+    /// names.
     fn lift(&self, raw: &'a Value, depth: usize, members: &mut Members<'a>) -> bool {
         members.parts += 1;
         let Some(map) = raw.as_object().filter(|_| depth < MAX_DEPTH && members.parts <= MAX_PARTS) else {

@@ -110,7 +110,8 @@ impl Converter<'_, '_> {
         let mut either: Vec<Value> = Vec::new();
         for (key, value) in raw {
             match (key.as_str(), value) {
-                // Documents' alternatives overlap, and then a strict `oneOf` would reject what the service accepts.
+                // Documents' alternatives overlap, and then a strict `oneOf` would reject what the service
+                // accepts.
                 ("anyOf" | "oneOf", Value::Array(all)) if !all.is_empty() => {
                     either.push(self.list(all, depth, same).into());
                 }
@@ -329,7 +330,8 @@ pub(super) fn stub(given: Option<&Value>, description: &str) -> Value {
     members.into()
 }
 
-/// Returns the schema with its alternatives: those of one keyword as `anyOf`, those of several as parts of `allOf`.
+/// Returns the schema with its alternatives: those of one keyword as `anyOf`, those of several as parts of
+/// `allOf`.
 fn with_alternatives(mut out: Map<String, Value>, mut either: Vec<Value>) -> Value {
     if either.len() > 1 {
         let mut parts: Vec<Value> = either.into_iter().map(|all| json!({ "anyOf": all })).collect();
@@ -381,8 +383,8 @@ pub(crate) fn examples_of(raw: &Map<String, Value>, member: Option<&str>) -> Vec
     examples
 }
 
-/// Returns the type or types that a schema names, in JSON Schema's terms. Documents also use type names of programming
-/// languages.
+/// Returns the type or types that a schema names, in JSON Schema's terms. Documents also use type names of
+/// programming languages.
 fn kind(given: &Value) -> Option<Value> {
     let one = |name: &str| {
         Some(match name.trim().to_ascii_lowercase().as_str() {

@@ -1,5 +1,5 @@
-//! Finds the local sockets of other programs in folders that a sandbox shows. Who may use a socket is up to the program behind
-//! it, which takes a sandboxed program for its user.
+//! Finds the local sockets of other programs in folders that a sandbox shows. Who may use a socket is up to
+//! the program behind it, which takes a sandboxed program for its user.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -7,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How many entries of the folders are looked at. The system's list of sockets has no such bound, but lacks those that were
-/// bound by a relative path or in a container.
+/// How many entries of the folders are looked at. The system's list of sockets has no such bound, but lacks
+/// those that were bound by a relative path or in a container.
 const MOST_ENTRIES: usize = 20_000;
 /// The most sockets.
 const MOST: usize = 1_000;

@@ -33,8 +33,8 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Loads a graph, and runs it once with the first and the last of the tokenizer's `tokens`. The error of `pooling`
-    /// matters only if the graph leaves pooling to us.
+    /// Loads a graph, and runs it once with the first and the last of the tokenizer's `tokens`. The error of
+    /// `pooling` matters only if the graph leaves pooling to us.
     pub(super) fn load(
         file: &Path,
         pooling: Result<Pooling, String>,

@@ -1,5 +1,6 @@
 //! Tiny models in folders, in the layout that tools export: a few words, a table of their vectors, a graph of
-//! one or two nodes. All tests go through [`Embedder`]. They need ONNX Runtime: that of `.ci/run`, or an installed one.
+//! one or two nodes. All tests go through [`Embedder`]. They need ONNX Runtime: that of `.ci/run`, or an
+//! installed one.
 
 use std::{fs, path::PathBuf, sync::Arc};
 

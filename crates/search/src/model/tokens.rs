@@ -64,8 +64,8 @@ impl TextTokenizer {
     }
 }
 
-/// Does what the normaliser (NFKC, runs of white space as one), the pre-tokenizer (Metaspace) and the template of the vocabulary's
-/// `tokenizer.json` say.
+/// Does what the normaliser (NFKC, runs of white space as one), the pre-tokenizer (Metaspace) and the
+/// template of the vocabulary's `tokenizer.json` say.
 fn by_pieces(pieces: &Pieces, text: &str, most: usize) -> Encoding {
     let mut normal = NormalizedString::from(text);
     normal.nfkc();

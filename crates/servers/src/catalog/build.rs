@@ -42,8 +42,8 @@ pub(super) struct ToolNamePair<'a> {
 /// How many characters of a name that cannot be shown are kept.
 const KEPT_OF_NAME: usize = 64;
 
-/// Returns the replacement for a tool's own name that cannot be shown: it is too long, or contains invisible characters or
-/// line breaks. Two such names differ by their hash.
+/// Returns the replacement for a tool's own name that cannot be shown: it is too long, or contains invisible
+/// characters or line breaks. Two such names differ by their hash.
 fn shown_name(own: &str) -> Option<String> {
     if text::name(own) == own {
         return None;
@@ -56,8 +56,9 @@ fn shown_name(own: &str) -> Option<String> {
     Some(format!("{kept}_{}", hex(&Sha256::digest(own)[..4])))
 }
 
-/// Returns the new names of tools by their own names: the configuration's, and the replacements for names that cannot be
-/// shown. A name that another tool of the server already has, or that several tools would get, is not given.
+/// Returns the new names of tools by their own names: the configuration's, and the replacements for names
+/// that cannot be shown. A name that another tool of the server already has, or that several tools would get,
+/// is not given.
 pub(super) fn renames<'a>(
     settings: Option<&'a ServerSettings>,
     listing: &'a Listing,
@@ -120,8 +121,9 @@ fn corrected(definition: &Arc<Value>, own: Option<&ToolOverride>) -> Arc<Value> 
     listed
 }
 
-/// Returns a REST service's definition as clients see it: without search words, and without an output schema. A document's
-/// response schemas are not binding, but a client would reject an answer that differs from its output schema.
+/// Returns a REST service's definition as clients see it: without search words, and without an output schema.
+/// A document's response schemas are not binding, but a client would reject an answer that differs from its
+/// output schema.
 fn without_promises(mut listed: Arc<Value>) -> Arc<Value> {
     if let Some(definition) = Arc::make_mut(&mut listed).as_object_mut() {
         definition.shift_remove("outputSchema");
@@ -317,16 +319,18 @@ struct PolicyOfName<'a> {
 }
 
 impl PolicyOfName<'_> {
-    /// Returns what happens when a tool is called, and the key that decides it. A setting for the tool itself precedes one for
-    /// names like its own, then one for its server, then one for its risk. If several policies name it, the strictest applies.
-    /// A rule that names another spelling of the tool can only be stricter.
+    /// Returns what happens when a tool is called, and the key that decides it. A setting for the tool itself
+    /// precedes one for names like its own, then one for its server, then one for its risk. If several
+    /// policies name it, the strictest applies. A rule that names another spelling of the tool can only be
+    /// stricter.
     fn policy(
         &self,
         settings: Option<&ServerSettings>,
         policies: &BTreeMap<String, PolicyRule>,
     ) -> (Policy, String) {
         let Self { server, own, full, spellings, risk } = *self;
-        // Nonet's own tools that can do no harm obey only the policies that name them: a rule for everything is for servers.
+        // Nonet's own tools that can do no harm obey only the policies that name them: a rule for everything
+        // is for servers.
         let naming;
         let policies = match settings.is_none() && risk < Risk::High {
             true => {

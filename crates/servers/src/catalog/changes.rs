@@ -1,7 +1,8 @@
-//! Builds a catalogue in which few tools change: it shares every table with its predecessor, except for those tools.
+//! Builds a catalogue in which few tools change: it shares every table with its predecessor, except for those
+//! tools.
 //!
-//! Rare cases are left to a full build: clashing wire names, full names shared by several servers, renamed tools, changed
-//! servers or rules, and a change of many tools.
+//! Rare cases are left to a full build: clashing wire names, full names shared by several servers, renamed
+//! tools, changed servers or rules, and a change of many tools.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -87,8 +88,8 @@ fn differences<'a>(
 }
 
 impl Catalog {
-    /// Returns the catalogue of these parts, derived from this one under the same policies, if the changes are few and none
-    /// is rare.
+    /// Returns the catalogue of these parts, derived from this one under the same policies, if the changes
+    /// are few and none is rare.
     pub(super) fn changed(
         &self,
         parts: &BTreeMap<Arc<str>, Arc<CatalogPart>>,
@@ -148,7 +149,8 @@ impl Catalog {
         }
     }
 
-    /// Gives own names where changed tools may matter: to those tools, and to tools whose own name spells one of them.
+    /// Gives own names where changed tools may matter: to those tools, and to tools whose own name spells one
+    /// of them.
     fn give_own_names_near(&mut self, removed: &[&Arc<Tool>], added: &[&Arc<Tool>]) {
         let keys = removed.iter().chain(added).flat_map(|tool| folds(tool).chain([&tool.keys.own]));
         let near: HashSet<Arc<str>> =

@@ -108,7 +108,8 @@ impl Tool {
         if self.kind != EntryKind::Tool && is_general { &Value::Null } else { schema }
     }
 
-    /// Returns the app's input in these params. An app without an input schema takes `input`, or all the params.
+    /// Returns the app's input in these params. An app without an input schema takes `input`, or all the
+    /// params.
     pub fn app_input(&self, mut params: Map<String, Value>) -> Value {
         let is_general = self.schema.raw() == &*APP_INPUT;
         match params.len() {

@@ -22,8 +22,8 @@ pub struct CatalogView<'a> {
     pub seen: &'a dyn Fn(&Tool) -> bool,
     /// The names of all servers.
     pub names: &'a Namespaces,
-    /// Whether a server exists for the caller: it does not belong to another session. A name that begins with the server's
-    /// name is never another server's, even if the caller may not know of the server.
+    /// Whether a server exists for the caller: it does not belong to another session. A name that begins with
+    /// the server's name is never another server's, even if the caller may not know of the server.
     pub is_there: &'a dyn Fn(&str) -> bool,
     /// Whether the caller may know of a server. A tool of any other server is unknown, not forbidden.
     pub knows: &'a dyn Fn(&str) -> bool,
@@ -71,19 +71,19 @@ impl CatalogView<'_> {
 }
 
 impl Catalog {
-    /// Returns the tool that a caller means by `given`: `a.b`, `a__b`, `a:b`, `a/b`, `mcp__nonet__a__b` or a bare `b`, in any
-    /// case, with `-` and `_` alike. Never guesses: two candidates are a fault.
+    /// Returns the tool that a caller means by `given`: `a.b`, `a__b`, `a:b`, `a/b`, `mcp__nonet__a__b` or a
+    /// bare `b`, in any case, with `-` and `_` alike. Never guesses: two candidates are a fault.
     pub fn resolve(&self, given: &str) -> Result<&Arc<Tool>, Fault> {
         let sight =
             CatalogView { seen: &|_| true, names: &self.names, is_there: &|_| true, knows: &|_| true };
         self.resolve_among(given, sight)
     }
 
-    /// Resolves a name like [`Catalog::resolve`] for a caller who may see only some of the tools. A fault names no other
-    /// tool, and a name means an unseen tool only if nothing else fits.
+    /// Resolves a name like [`Catalog::resolve`] for a caller who may see only some of the tools. A fault
+    /// names no other tool, and a name means an unseen tool only if nothing else fits.
     ///
-    /// The named server comes first: a name that begins with a server's name belongs to that server, known or not, and a name
-    /// that spells one server's tool is never another server's tool of that name.
+    /// The named server comes first: a name that begins with a server's name belongs to that server, known or
+    /// not, and a name that spells one server's tool is never another server's tool of that name.
     pub fn resolve_among(&self, given: &str, sight: CatalogView<'_>) -> Result<&Arc<Tool>, Fault> {
         let found = self.resolve_given(given, sight);
         match found.as_ref().map_err(|fault| fault.code) {
@@ -149,7 +149,8 @@ impl Catalog {
         Err(self.unknown(given, &is_offered))
     }
 
-    /// Returns a server without a known listing that may own a folded name, if the name names no other server.
+    /// Returns a server without a known listing that may own a folded name, if the name names no other
+    /// server.
     fn unlisted_owner<'a>(&self, folded: &'a str, meant: &NameMeanings<'a>) -> Option<&'a Arc<str>> {
         let is_unlisted = |server: &&Arc<str>| {
             (meant.sight.is_there)(server)

@@ -1,7 +1,7 @@
 //! The worst that a call of a tool can do, judged by the server's hints and the words of the tool's name.
 //!
-//! A hint counts as the specification says. A name is judged by its verbs: a verb that changes outweighs one that reads, and
-//! a name without a changing verb promises nothing.
+//! A hint counts as the specification says. A name is judged by its verbs: a verb that changes outweighs one
+//! that reads, and a name without a changing verb promises nothing.
 
 use std::borrow::Cow;
 
@@ -41,8 +41,9 @@ const ENDINGS: [&str; 4] = ["fetch", "get", "read", "retrieve"];
 /// One-word names of tools that run anything.
 const SHELLS: [&str; 5] = ["bash", "cmd", "exec", "powershell", "shell"];
 
-/// Returns the risk of a tool by its name and its `annotations`. A tool that is not read-only is destructive unless its
-/// server says otherwise, as in the specification. A name that reads as another one is high, whatever its server says.
+/// Returns the risk of a tool by its name and its `annotations`. A tool that is not read-only is destructive
+/// unless its server says otherwise, as in the specification. A name that reads as another one is high,
+/// whatever its server says.
 pub(super) fn risk(name: &str, annotations: Option<&Value>) -> Risk {
     if is_disguised(name) {
         return Risk::High;
@@ -56,8 +57,8 @@ pub(super) fn risk(name: &str, annotations: Option<&Value>) -> Risk {
     }
 }
 
-/// Whether a name reads as another one: it contains hidden characters, full-width or styled letters, or letters of another
-/// script that pass for Latin ones. A name in a script of its own is not disguised.
+/// Whether a name reads as another one: it contains hidden characters, full-width or styled letters, or
+/// letters of another script that pass for Latin ones. A name in a script of its own is not disguised.
 fn is_disguised(name: &str) -> bool {
     if name.is_ascii() {
         return false;

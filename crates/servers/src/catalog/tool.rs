@@ -37,10 +37,11 @@ pub struct Tool {
     pub(super) spellings: Spellings,
     /// `server__tool`, fit for the strictest API.
     pub wire: Arc<str>,
-    /// Whether its server exposes its tools under their own names; then the tool is listed as the server defines it.
+    /// Whether its server exposes its tools under their own names; then the tool is listed as the server
+    /// defines it.
     pub verbatim: bool,
-    /// Whether clients over HTTP repeat some of its params in headers (`x-mcp-header`, 2026-07-28). Only clients that see its
-    /// schema do.
+    /// Whether clients over HTTP repeat some of its params in headers (`x-mcp-header`, 2026-07-28). Only
+    /// clients that see its schema do.
     pub mirrored: bool,
     /// Its title, if it has one.
     pub title: String,
@@ -74,7 +75,8 @@ pub struct Tool {
     pub tags: Vec<String>,
     /// The session that its server belongs to, if any.
     pub session: Option<u64>,
-    /// Words for search from a REST service's document, and the tags of a session's server. Profiles do not select by them.
+    /// Words for search from a REST service's document, and the tags of a session's server. Profiles do not
+    /// select by them.
     pub search_tags: Vec<String>,
     /// Example params for calls, from the configuration; all of them are valid.
     pub examples: Vec<Map<String, Value>>,
@@ -159,7 +161,8 @@ impl Tool {
         self.change.as_ref().filter(|change| change.is_held())
     }
 
-    /// Returns its full name with the server's own name for the tool, which stays the same when the configuration renames it.
+    /// Returns its full name with the server's own name for the tool, which stays the same when the
+    /// configuration renames it.
     pub fn own_full(&self) -> Arc<str> {
         if self.is_renamed() { name::full_name(&self.server, &self.own).into() } else { self.full.clone() }
     }

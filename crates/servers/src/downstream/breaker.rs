@@ -1,8 +1,8 @@
 //! The breaker of a connection: after several failures in a row, a tool or server gets no calls for a while.
 //!
-//! Failures are counted per tool, so that one slow or crashing tool is cut off by itself. The server is cut off once the
-//! failures in a row come from several tools. Failures that overlap count as one: a server that goes away takes all calls in
-//! flight with it. After the wait, one call probes.
+//! Failures are counted per tool, so that one slow or crashing tool is cut off by itself. The server is cut
+//! off once the failures in a row come from several tools. Failures that overlap count as one: a server that
+//! goes away takes all calls in flight with it. After the wait, one call probes.
 
 use std::{
     collections::HashMap,
@@ -297,8 +297,8 @@ impl Drop for Trial<'_> {
     }
 }
 
-/// Returns whether the server answers, as far as a call's outcome shows it. A caller with a shorter timeout than the settings' must not cut
-/// others off.
+/// Returns whether the server answers, as far as a call's outcome shows it. A caller with a shorter timeout
+/// than the settings' must not cut others off.
 fn is_alive<T>(result: &Result<T, CallError>, has_all_time: bool) -> Option<bool> {
     match result {
         Ok(_) => Some(true),

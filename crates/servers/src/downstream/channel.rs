@@ -122,8 +122,8 @@ impl Channel {
         }
     }
 
-    /// Sends a request and waits for its answer. Dropping the future cancels the request at the server, except before the end
-    /// of the handshake.
+    /// Sends a request and waits for its answer. Dropping the future cancels the request at the server,
+    /// except before the end of the handshake.
     pub(super) async fn request(&self, mut request: Outgoing<'_>) -> Result<CallResult, RequestFault> {
         let progress = request.control.and_then(|control| control.progress.as_ref());
         let (pending, acknowledged) = (&self.incoming.pending, request.acknowledged.take());

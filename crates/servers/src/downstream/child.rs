@@ -184,7 +184,8 @@ impl Child {
         })
     }
 
-    /// Ends the process and its whole group. Stdin is already closed; SIGTERM and SIGKILL follow, each after a grace period.
+    /// Ends the process and its whole group. Stdin is already closed; SIGTERM and SIGKILL follow, each after
+    /// a grace period.
     pub(super) async fn stop(mut self) {
         if timeout(GRACE, self.process.wait()).await.is_err() {
             self.signal(ProcessSignal::Term);
@@ -221,8 +222,8 @@ impl Drop for Child {
     }
 }
 
-/// Reads stderr into the log and into `history` until the process closes it, masking this server's secrets and those of other
-/// servers.
+/// Reads stderr into the log and into `history` until the process closes it, masking this server's secrets
+/// and those of other servers.
 async fn drain(
     stderr: ChildStderr,
     server: Arc<str>,
@@ -258,8 +259,8 @@ async fn drain(
     }
 }
 
-/// Reads up to a line end, or a piece of a line that is longer than [`LONGEST_LINE`] or stays open. So a flood without line
-/// ends stays bounded, and a secret written in pieces stays whole.
+/// Reads up to a line end, or a piece of a line that is longer than [`LONGEST_LINE`] or stays open. So a
+/// flood without line ends stays bounded, and a secret written in pieces stays whole.
 async fn read_line(reader: &mut BufReader<ChildStderr>, line: &mut Vec<u8>) -> io::Result<usize> {
     loop {
         let available = match line.is_empty() {

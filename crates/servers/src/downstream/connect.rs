@@ -42,8 +42,8 @@ struct HttpFailure {
     refuses_post: bool,
 }
 
-/// How long a server may stay silent before it is also sent `initialize`. Launchers that download first take longer; over
-/// stdio either answer is then accepted.
+/// How long a server may stay silent before it is also sent `initialize`. Launchers that download first take
+/// longer; over stdio either answer is then accepted.
 const SILENCE: Duration = Duration::from_secs(8);
 
 impl McpServer {
@@ -90,8 +90,8 @@ impl McpServer {
         self.greet_http(url, headers, patience, silence).await
     }
 
-    /// Refuses a server whose sandbox this system does not support. Logs a warning for a server that starts with a weaker
-    /// one.
+    /// Refuses a server whose sandbox this system does not support. Logs a warning for a server that starts
+    /// with a weaker one.
     async fn look_at_sandbox(&self, settings: &SandboxSettings) -> Result<(), LinkError> {
         if let Some(limits) = sandbox::enforcement(settings).filter(|limits| !limits.is_whole()) {
             tracing::warn!(server = %self.name, "limits of its sandbox: {limits}");
@@ -249,8 +249,8 @@ impl McpServer {
         Ok(Err(HttpFailure { text: explain(&fault, url), refuses_post }))
     }
 
-    /// Tries the old HTTP+SSE transport on a server that refuses POST, as the specification asks. Returns `failure` if the
-    /// server does not speak that transport either.
+    /// Tries the old HTTP+SSE transport on a server that refuses POST, as the specification asks. Returns
+    /// `failure` if the server does not speak that transport either.
     async fn find_sse(
         &self,
         url: &str,
@@ -312,8 +312,8 @@ fn explain(error: &RequestFault, url: &str) -> String {
     clip(&format!("{place}: {}", deepest(error).replace(url, &place)), 600)
 }
 
-/// Returns whether a server refuses streamable HTTP's POST, so that it may speak the legacy SSE transport. The HTTP status is
-/// lost if the refusal's body is JSON-RPC.
+/// Returns whether a server refuses streamable HTTP's POST, so that it may speak the legacy SSE transport.
+/// The HTTP status is lost if the refusal's body is JSON-RPC.
 fn is_post_refused(fault: &RequestFault) -> bool {
     match fault {
         RequestFault::NotSent(HttpFault::Status { status, .. }) => matches!(

@@ -105,7 +105,8 @@ impl Credentials {
     }
 }
 
-/// Returns a refusal in words: a `WWW-Authenticate` header is for programs. Anything else is for people already.
+/// Returns a refusal in words: a `WWW-Authenticate` header is for programs. Anything else is for people
+/// already.
 fn in_words(challenge: &str) -> String {
     let (scheme, rest) = challenge.split_once([' ', ',']).unwrap_or((challenge, ""));
     let schemes = ["bearer", "basic", "digest", "negotiate", "dpop", "token", "apikey"];

@@ -1,5 +1,6 @@
-//! Finds what a program without a sandbox has started, also in sessions of its own: every process inherits a variable with the
-//! mark of the program's start. Only Linux shows a process's variables; a process that starts without them is not found.
+//! Finds what a program without a sandbox has started, also in sessions of its own: every process inherits a
+//! variable with the mark of the program's start. Only Linux shows a process's variables; a process that
+//! starts without them is not found.
 
 use std::{
     fs,
@@ -62,8 +63,8 @@ fn end(begins: &str, grace: Duration) {
     }
 }
 
-/// Returns the processes with a variable that begins like this. A process in another control group than this one stays: the
-/// user's session has taken it over, as it does with a browser.
+/// Returns the processes with a variable that begins like this. A process in another control group than this
+/// one stays: the user's session has taken it over, as it does with a browser.
 fn having(begins: &str) -> Vec<i32> {
     let Ok(own) = fs::read("/proc/self/cgroup") else { return Vec::new() };
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -1,7 +1,8 @@
 //! The part of Nonet's own environment that a child-process server gets.
 //!
-//! It gets what programs expect in any session: paths, locale, display, agents, proxies, certificates, and the settings of
-//! package managers. Tokens are withheld; a server that needs one gets it through `env` or `inherit_env`.
+//! It gets what programs expect in any session: paths, locale, display, agents, proxies, certificates, and
+//! the settings of package managers. Tokens are withheld; a server that needs one gets it through `env` or
+//! `inherit_env`.
 
 use std::{collections::BTreeMap, ffi::OsString};
 
@@ -9,8 +10,8 @@ use nonet_base::variables;
 use nonet_config::{Globs, SandboxSettings};
 use nonet_sandbox as sandbox;
 
-/// The variables that every child gets. A trailing `*` matches anything. Case does not matter: proxies and npm's settings
-/// occur in both cases, and Windows has `Path`.
+/// The variables that every child gets. A trailing `*` matches anything. Case does not matter: proxies and
+/// npm's settings occur in both cases, and Windows has `Path`.
 const INHERITED: &[&str] = &[
     // The user and the session.
     "PATH",
@@ -96,8 +97,8 @@ const INHERITED: &[&str] = &[
     "WINDIR",
 ];
 
-/// Words in a variable's name that mark it as a secret, if it matches only a `*`. `AUTH` also covers npm's `_auth`, and `KEY`
-/// covers its certificate key.
+/// Words in a variable's name that mark it as a secret, if it matches only a `*`. `AUTH` also covers npm's
+/// `_auth`, and `KEY` covers its certificate key.
 const SECRET: [&str; 7] = ["AUTH", "TOKEN", "PASS", "SECRET", "CREDENTIAL", "KEY", "OTP"];
 
 /// Returns all variables of a program: those that it inherits, and its own, which count more.
@@ -109,8 +110,9 @@ pub(super) fn of_program<'a>(
     inherited(more, sandbox).chain(own.map(|(name, value)| (name.into(), value.into()))).collect()
 }
 
-/// Returns the variables of Nonet's own environment that a child gets: the usual ones, and the ones that match `more`. A
-/// sandbox excludes the variables that lead to the user's agents and, if it names variables, allows only those.
+/// Returns the variables of Nonet's own environment that a child gets: the usual ones, and the ones that
+/// match `more`. A sandbox excludes the variables that lead to the user's agents and, if it names variables,
+/// allows only those.
 fn inherited(more: &Globs, sandbox: Option<&SandboxSettings>) -> impl Iterator<Item = (OsString, OsString)> {
     variables::all().into_iter().filter(move |(name, value)| {
         let Some(name) = name.to_str() else { return false };

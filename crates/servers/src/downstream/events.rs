@@ -30,7 +30,8 @@ impl<B: SendSoon> EventStream<B> {
         Self { events, inbox, back, incoming }
     }
 
-    /// Reads the next event, `None` at the end of the stream. `about` is the call that the stream belongs to, if that is known.
+    /// Reads the next event, `None` at the end of the stream. `about` is the call that the stream belongs to,
+    /// if that is known.
     pub(super) async fn next(&mut self, about: Option<&RelatedCall>) -> Option<EventRead> {
         let Self { events, inbox, back, incoming } = self;
         let pending = &incoming.pending;

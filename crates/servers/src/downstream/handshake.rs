@@ -1,7 +1,7 @@
 //! The handshake over byte streams or an event stream. It finds out which era the server speaks.
 //!
-//! `server/discover` is sent once, and the first answer decides. A server that stays silent, because it starts slowly, is also
-//! sent `initialize`, and the two answers may come in either order.
+//! `server/discover` is sent once, and the first answer decides. A server that stays silent, because it
+//! starts slowly, is also sent `initialize`, and the two answers may come in either order.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use super::{
 /// The last message of the handshake of the session era.
 pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// Performs the handshake. `known` is the era of the last handshake; `silence` is how long the server may say nothing before
-/// it is also sent `initialize`.
+/// Performs the handshake. `known` is the era of the last handshake; `silence` is how long the server may say
+/// nothing before it is also sent `initialize`.
 pub(super) async fn greet(
     channel: &Channel,
     known: Option<Era>,
@@ -78,8 +78,8 @@ pub(super) async fn greet(
 
 /// Returns the client information that servers get.
 pub(super) fn client_config() -> ClientConfig {
-    // Nonet follows servers' tasks. A server's request goes to the client of the call, and is declined on its behalf if the
-    // client cannot answer; in the stateless era each call declares its client's capabilities.
+    // Nonet follows servers' tasks. A server's request goes to the client of the call, and is declined on its
+    // behalf if the client cannot answer; in the stateless era each call declares its client's capabilities.
     let capabilities = json!({
         "extensions": { TASKS_EXTENSION_ID: {} },
         "roots": {},

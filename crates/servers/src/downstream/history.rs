@@ -56,7 +56,8 @@ impl History {
     /// Adds a line of stderr, whose known secrets are masked already.
     pub(super) fn wrote(&self, line: &str) {
         let mut kept = self.0.lock();
-        // The only secret that has several lines: without its first line, nothing would show what the others are.
+        // The only secret that has several lines: without its first line, nothing would show what the others
+        // are.
         if line.contains("-----BEGIN ") && line.contains("PRIVATE KEY") {
             kept.key_lines = Some(0);
             kept.push(now(), HistoryKind::Stderr, "(a private key)".into());

@@ -1,6 +1,7 @@
-//! A server at a URL: streamable HTTP in both eras. A request is a POST; its answer is the body, or comes on a stream of events,
-//! which is resumed if it breaks. Other messages on the stream belong to the request. In the session era the server may also
-//! send messages on a common stream, and a session that has expired is replaced.
+//! A server at a URL: streamable HTTP in both eras. A request is a POST; its answer is the body, or comes on
+//! a stream of events, which is resumed if it breaks. Other messages on the stream belong to the request. In
+//! the session era the server may also send messages on a common stream, and a session that has expired is
+//! replaced.
 
 use std::{
     collections::HashMap,
@@ -36,8 +37,8 @@ use super::{
     server_requests::{ClientChannel, RelatedCall},
 };
 
-/// How many times a stream that ended before the answer is reopened, and the first delay. The delay doubles each time, unless
-/// the server sets one (SEP-1699).
+/// How many times a stream that ended before the answer is reopened, and the first delay. The delay doubles
+/// each time, unless the server sets one (SEP-1699).
 const ATTEMPTS: u32 = 8;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -158,8 +159,8 @@ impl HttpServer {
         Ok(result)
     }
 
-    /// Sends a request of the handshake in a session. `opened` returns the session in which its reply is read, from the id in
-    /// the reply.
+    /// Sends a request of the handshake in a session. `opened` returns the session in which its reply is
+    /// read, from the id in the reply.
     async fn greet(
         &self,
         session: &Arc<HttpSession>,
@@ -254,7 +255,8 @@ impl HttpServer {
         Ok(())
     }
 
-    /// Reads the reply to a request. The answer may also come on another stream, even after this function returns.
+    /// Reads the reply to a request. The answer may also come on another stream, even after this function
+    /// returns.
     async fn read(
         &self,
         session: &Arc<HttpSession>,
@@ -380,8 +382,8 @@ impl HttpServer {
         }
     }
 
-    /// Notes which tools want params repeated in headers, and removes the tools with impossible headers, as the specification
-    /// asks (SEP-2243). Servers of the session era do not know such headers.
+    /// Notes which tools want params repeated in headers, and removes the tools with impossible headers, as
+    /// the specification asks (SEP-2243). Servers of the session era do not know such headers.
     pub(super) fn note_mirrored(&self, tools: &mut Vec<Value>) {
         if self.session().era == Era::Session {
             return;

@@ -1,5 +1,5 @@
-//! What the messages of one server lead to: its answers reach those who wait for them, its requests the client of a call, and
-//! its notifications whom they concern, all in the order in which they came.
+//! What the messages of one server lead to: its answers reach those who wait for them, its requests the
+//! client of a call, and its notifications whom they concern, all in the order in which they came.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -73,8 +73,8 @@ impl Incoming {
         self.closed.cancel();
     }
 
-    /// Takes all messages of an inbox, like [`Self::take`], and sends refusals of unreadable ones `back`. Returns whether there
-    /// was any message.
+    /// Takes all messages of an inbox, like [`Self::take`], and sends refusals of unreadable ones `back`.
+    /// Returns whether there was any message.
     pub(super) async fn take_all(
         self: &Arc<Self>,
         inbox: &mut Inbox,
@@ -90,7 +90,8 @@ impl Incoming {
         has_message
     }
 
-    /// Takes a message. `about` is the call on whose stream it came, if that is known; answers to the server go `back`.
+    /// Takes a message. `about` is the call on whose stream it came, if that is known; answers to the server
+    /// go `back`.
     async fn take(
         self: &Arc<Self>,
         message: Message,
@@ -239,7 +240,8 @@ impl Incoming {
     }
 }
 
-/// Returns the params of a message, read on another thread if they are large; `None` if it has none, or unreadable ones.
+/// Returns the params of a message, read on another thread if they are large; `None` if it has none, or
+/// unreadable ones.
 async fn params<T: DeserializeOwned + Send + 'static>(message: &Message) -> Option<T> {
     let (weight, message) = (message.weight(), message.clone());
     off_thread(weight, move || serde_json::from_slice(message.params()?).ok()).await.0

@@ -40,7 +40,8 @@ struct Target {
 }
 
 impl SseServer {
-    /// Opens the stream, waits for the `endpoint` event and starts to read the stream. `headers` are sent with every request.
+    /// Opens the stream, waits for the `endpoint` event and starts to read the stream. `headers` are sent
+    /// with every request.
     pub(super) async fn open(
         incoming: Arc<Incoming>,
         url: &str,
@@ -75,7 +76,8 @@ impl SseServer {
         Ok(Self { post, _reader: AbortOnDropHandle::new(reading) })
     }
 
-    /// Sends a message. Its answer comes on the stream. While the server does not read, requests fail at once.
+    /// Sends a message. Its answer comes on the stream. While the server does not read, requests fail at
+    /// once.
     pub(super) async fn send(&self, message: Vec<u8>) -> Result<(), HttpFault> {
         let target = &self.post.0;
         if target.backlog.is_stuck() {
@@ -132,8 +134,8 @@ async fn read(incoming: Arc<Incoming>, events: EventReader<BodyStream>, post: Po
     incoming.close();
 }
 
-/// Returns the address that an `endpoint` event names. Headers contain secrets, so the address must be on the configured
-/// origin.
+/// Returns the address that an `endpoint` event names. Headers contain secrets, so the address must be on the
+/// configured origin.
 fn named_endpoint(base: &Url, named: &str) -> Result<Url, String> {
     let unreadable = |error| format!("its `endpoint` event has no valid address: {error}");
     let mut url = base.join(named.trim()).map_err(unreadable)?;
@@ -147,7 +149,8 @@ fn named_endpoint(base: &Url, named: &str) -> Result<Url, String> {
             400,
         ));
     }
-    // User name and password of the configured address are for the server, however the server writes its own address.
+    // User name and password of the configured address are for the server, however the server writes its own
+    // address.
     let _ = url.set_username(base.username());
     let _ = url.set_password(base.password());
     Ok(url)

@@ -1,7 +1,7 @@
 //! JSON-RPC with a server over a pair of byte streams, one message per line.
 //!
-//! A gateway must tolerate whatever servers print: text that is not JSON, endless lines, answers that are not JSON-RPC. None
-//! of it ends the connection, and a request answered by such a line does not wait for ever.
+//! A gateway must tolerate whatever servers print: text that is not JSON, endless lines, answers that are not
+//! JSON-RPC. None of it ends the connection, and a request answered by such a line does not wait for ever.
 
 use std::sync::Arc;
 

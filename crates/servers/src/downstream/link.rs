@@ -1,8 +1,8 @@
-//! The seam between supervision and the kinds of servers: a [`Connector`] reaches one server, a [`Link`] is one live
-//! connection to it.
+//! The seam between supervision and the kinds of servers: a [`Connector`] reaches one server, a [`Link`] is
+//! one live connection to it.
 //!
-//! MCP (`mcp`) and REST (`rest`) are the implementations; tests script another one in memory. Text from this room
-//! never contains secrets.
+//! MCP (`mcp`) and REST (`rest`) are the implementations; tests script another one in memory. Text from this
+//! room never contains secrets.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -56,8 +56,8 @@ pub(super) trait Link: Send + Sync {
     /// Returns whether the link has ended.
     fn is_closed(&self) -> bool;
 
-    /// Sends one request and waits for its result, verbatim, and for a call as bytes where possible. Dropping the future
-    /// cancels the request.
+    /// Sends one request and waits for its result, verbatim, and for a call as bytes where possible. Dropping
+    /// the future cancels the request.
     fn request<'a>(
         &'a self,
         request: LinkRequest,

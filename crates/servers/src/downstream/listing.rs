@@ -28,7 +28,8 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 const RELISTEN: Duration = Duration::from_secs(5);
 const LISTEN_AGAIN: Duration = Duration::from_secs(60);
 
-/// Reads all pages of the tools, prompts, resources and resource templates. All pages of one list may take `time`.
+/// Reads all pages of the tools, prompts, resources and resource templates. All pages of one list may take
+/// `time`.
 pub(super) async fn list(
     channel: &Channel,
     info: &ServerPeerInfo,
@@ -192,7 +193,8 @@ impl Page {
     }
 }
 
-/// The stream on which a server of the stateless era announces changes. Its notifications go the way of all others.
+/// The stream on which a server of the stateless era announces changes. Its notifications go the way of all
+/// others.
 #[derive(Default)]
 pub(super) enum ChangeStream {
     /// Not open yet.
@@ -207,9 +209,10 @@ pub(super) enum ChangeStream {
 }
 
 impl ChangeStream {
-    /// Keeps the stream open. Returns when a change may have been missed: a stream that ended while the server lives (a
-    /// proxy's idle limit) has been reopened. Waits for ever if the server announces nothing. `relisten` requests a new stream
-    /// for other resources. Dropping the future and calling again loses nothing.
+    /// Keeps the stream open. Returns when a change may have been missed: a stream that ended while the
+    /// server lives (a proxy's idle limit) has been reopened. Waits for ever if the server announces nothing.
+    /// `relisten` requests a new stream for other resources. Dropping the future and calling again loses
+    /// nothing.
     pub(super) async fn next(
         &mut self,
         channel: &Arc<Channel>,

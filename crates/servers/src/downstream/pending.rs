@@ -64,8 +64,8 @@ struct PendingState {
     open: BTreeMap<i64, PendingRequest>,
     last_id: i64,
     is_closed: bool,
-    /// By their tokens, which are the ids of their requests. Kept while somebody holds the sink: progress of a server's task
-    /// comes after the answer.
+    /// By their tokens, which are the ids of their requests. Kept while somebody holds the sink: progress of
+    /// a server's task comes after the answer.
     sinks: BTreeMap<i64, Weak<Sink>>,
 }
 

@@ -1,5 +1,5 @@
-//! Programs that one replica of a cluster runs for all. The gateway finds out where each program runs, and a connection
-//! follows: it starts the program, or connects to the replica that runs it.
+//! Programs that one replica of a cluster runs for all. The gateway finds out where each program runs, and a
+//! connection follows: it starts the program, or connects to the replica that runs it.
 
 use std::sync::{
     Arc,

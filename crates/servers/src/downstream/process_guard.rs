@@ -1,8 +1,10 @@
-//! A second process that outlives the gateway by a moment and ends the gateway's servers if the gateway was killed.
+//! A second process that outlives the gateway by a moment and ends the gateway's servers if the gateway was
+//! killed.
 //!
-//! The gateway writes the live process groups to a pipe. When the pipe ends, for whatever reason, the guard ends those groups
-//! and what their programs have started (`descendants`), and exits. A guard that is killed itself is replaced. Without a guard
-//! (no executable given, or not on Unix), a clean stop still leaves nothing behind.
+//! The gateway writes the live process groups to a pipe. When the pipe ends, for whatever reason, the guard
+//! ends those groups and what their programs have started (`descendants`), and exits. A guard that is killed
+//! itself is replaced. Without a guard (no executable given, or not on Unix), a clean stop still leaves
+//! nothing behind.
 
 use std::{
     collections::BTreeSet,

@@ -1,4 +1,5 @@
-//! Runs a configured program once with an input, with the environment, guard and log of a child-process server.
+//! Runs a configured program once with an input, with the environment, guard and log of a child-process
+//! server.
 
 use std::{io, process::ExitStatus, sync::Arc};
 
@@ -14,8 +15,8 @@ use super::{
 /// How much of its output is logged, in bytes.
 const LOGGED: usize = 500;
 
-/// Runs a program to its end with this input. Dropping the future kills the program and its descendants. `label` names it in
-/// the log; `inherit_env` are the variables that it gets besides the usual ones.
+/// Runs a program to its end with this input. Dropping the future kills the program and its descendants.
+/// `label` names it in the log; `inherit_env` are the variables that it gets besides the usual ones.
 ///
 /// # Errors
 ///

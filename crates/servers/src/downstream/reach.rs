@@ -66,8 +66,8 @@ fn net<S: Serializer>(net: &Network, serializer: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Reach {
-    /// Returns what each of these servers could reach, except servers that are not programs. Reads the file system, and tries
-    /// the sandbox once if a server uses one.
+    /// Returns what each of these servers could reach, except servers that are not programs. Reads the file
+    /// system, and tries the sandbox once if a server uses one.
     pub async fn of_all(
         connections: impl Iterator<Item = &Connection>,
         context: &ConnectionContext,

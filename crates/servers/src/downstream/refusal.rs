@@ -8,7 +8,8 @@ use nonet_wire::http::HttpFault;
 pub(super) struct Refusal {
     /// Its `WWW-Authenticate` header, or else the status.
     pub challenge: String,
-    /// The additional scopes that the server requires, separated by spaces; `None` if there is no sign-in or it has expired.
+    /// The additional scopes that the server requires, separated by spaces; `None` if there is no sign-in or
+    /// it has expired.
     pub scope: Option<String>,
 }
 
@@ -25,8 +26,8 @@ impl Refusal {
     }
 }
 
-/// Returns whether a replica could not pass a request on to a server's program: the replica is gone, or does not run the
-/// program.
+/// Returns whether a replica could not pass a request on to a server's program: the replica is gone, or does
+/// not run the program.
 pub(super) fn is_not_there(fault: &HttpFault) -> bool {
     match fault {
         HttpFault::Status { status, .. } => {

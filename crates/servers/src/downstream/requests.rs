@@ -25,8 +25,8 @@ use super::{
 const MAX_ROUNDS: usize = 10;
 /// The delay before the next round, if the server asks only for another round.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(200);
-/// The delay before a request is repeated to a server whose program was not at the destination. Error answers name the same
-/// delay.
+/// The delay before a request is repeated to a server whose program was not at the destination. Error answers
+/// name the same delay.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const MOVING: Duration = Duration::from_secs(2);
 /// The delay before checking again whether another replica has released a slot, at first and at most.
@@ -36,8 +36,9 @@ const LOOK_FOR_SLOT_AT_MOST: Duration = Duration::from_millis(200);
 const POST_MORTEM: Duration = Duration::from_millis(100);
 
 impl Connection {
-    /// Calls a tool. `wait` is the longest wait for a server that is not connected. `as_task` requests a task, for tools that
-    /// support nothing else; a task that the server starts on its own is followed as well.
+    /// Calls a tool. `wait` is the longest wait for a server that is not connected. `as_task` requests a
+    /// task, for tools that support nothing else; a task that the server starts on its own is followed as
+    /// well.
     pub async fn call_tool(
         &self,
         tool: &Arc<str>,
@@ -152,8 +153,8 @@ impl Connection {
         Ok(control.asker.clone().map(|asker| self.calls.enter(asker)))
     }
 
-    /// Sends a request, and repeats it with the client's answers until the result asks for no more input (multi round-trip
-    /// requests, SEP-2322).
+    /// Sends a request, and repeats it with the client's answers until the result asks for no more input
+    /// (multi round-trip requests, SEP-2322).
     async fn with_input(
         &self,
         request: LinkRequest,
@@ -211,7 +212,8 @@ impl Connection {
         replies.into_iter().map(|(key, reply)| Ok((key, reply.map_err(CallError::Rpc)?))).collect()
     }
 
-    /// Waits for a free slot: first this gateway's, where clients take turns, then one shared by all replicas.
+    /// Waits for a free slot: first this gateway's, where clients take turns, then one shared by all
+    /// replicas.
     async fn slot(
         &self,
         control: &CallControl,
@@ -286,7 +288,8 @@ impl Connection {
         }
     }
 
-    /// Sends one request and waits for its result until `until`, which is `control.timeout` after the start of the call.
+    /// Sends one request and waits for its result until `until`, which is `control.timeout` after the start
+    /// of the call.
     pub(super) async fn request(
         &self,
         request: LinkRequest,

@@ -1,7 +1,9 @@
-//! A REST service as a server: its document or endpoints define the tools, and a call of a tool is an HTTP request.
+//! A REST service as a server: its document or endpoints define the tools, and a call of a tool is an HTTP
+//! request.
 //!
-//! The link is up as soon as the document is read; the service gets no request before the first call. A changed file is read
-//! again. `nonet_rest` decides which operations become tools, and how params make a request.
+//! The link is up as soon as the document is read; the service gets no request before the first call. A
+//! changed file is read again. `nonet_rest` decides which operations become tools, and how params make a
+//! request.
 
 mod answer;
 mod document;
@@ -125,8 +127,8 @@ impl RestServer {
         Ok((RestService { service, home, sender }, stamp))
     }
 
-    /// Returns the host that credentials go to: the host of `base_url`, of the document's address, or the only host that the
-    /// user's own document names.
+    /// Returns the host that credentials go to: the host of `base_url`, of the document's address, or the
+    /// only host that the user's own document names.
     fn home(&self, service: &Service, base_url: Option<&str>) -> Option<Url> {
         let of_document = match &self.settings.openapi {
             Some(OpenApi::Url(url)) if self.settings.base_url.is_none() => Some(url.as_str()),
@@ -136,8 +138,8 @@ impl RestServer {
         Url::parse(home).ok()
     }
 
-    /// Whether operations on a host that only a fetched document names wait for the user: where there are credentials, which
-    /// such a document must not direct.
+    /// Whether operations on a host that only a fetched document names wait for the user: where there are
+    /// credentials, which such a document must not direct.
     fn holds_hosts_of_document(&self) -> bool {
         let settings = &self.settings;
         let is_fetched = matches!(settings.openapi, Some(OpenApi::Url(_))) && settings.base_url.is_none();

@@ -1,9 +1,10 @@
 //! A server's requests to the client of a call (elicitation, sampling and roots), and its log messages.
 //!
-//! Servers of the session era send such requests while a call is in flight. Over streamable HTTP they arrive on the stream of
-//! that call ([`RelatedCall`]). On other transports nothing identifies the call, so a request goes to a client only if all
-//! calls in flight belong to that client; otherwise it is declined, because no client may be asked on behalf of another.
-//! Servers of the stateless era ask in the result of the call itself.
+//! Servers of the session era send such requests while a call is in flight. Over streamable HTTP they arrive
+//! on the stream of that call ([`RelatedCall`]). On other transports nothing identifies the call, so a
+//! request goes to a client only if all calls in flight belong to that client; otherwise it is declined,
+//! because no client may be asked on behalf of another. Servers of the stateless era ask in the result of the
+//! call itself.
 
 use std::{
     collections::BTreeMap,
@@ -94,8 +95,8 @@ pub struct ClientChannel {
     pub can: Arc<Map<String, Value>>,
     /// The questions of the client's session, which take turns.
     pub turns: Arc<QuestionTurns>,
-    /// Whether the client gets questions in an unfinished result and returns with the answers at any time (2026-07-28).
-    /// Otherwise it gets a request while it waits for the answer to its own.
+    /// Whether the client gets questions in an unfinished result and returns with the answers at any time
+    /// (2026-07-28). Otherwise it gets a request while it waits for the answer to its own.
     pub parks: bool,
     /// How long the client has been waiting.
     pub waits: Arc<ClientWait>,
@@ -112,7 +113,8 @@ pub struct DeclinedRequest {
     pub why: Option<String>,
 }
 
-/// How long a client has been waiting for the answer to its request, excluding the time in which the client itself is asked.
+/// How long a client has been waiting for the answer to its request, excluding the time in which the client
+/// itself is asked.
 #[derive(Debug)]
 pub struct ClientWait {
     since: Mutex<Instant>,
@@ -240,8 +242,8 @@ impl ClientChannel {
         }
     }
 
-    /// Asks the client on behalf of a server, when it is the question's turn. Requests without an answer are declined on the
-    /// client's behalf.
+    /// Asks the client on behalf of a server, when it is the question's turn. Requests without an answer are
+    /// declined on the client's behalf.
     pub(super) async fn ask(&self, server: &str, requests: InputRequests) -> InputReplies {
         let (mut replies, unanswered) = self.ask_while_it_waits(server, requests).await;
         for (key, method) in unanswered {
@@ -250,8 +252,8 @@ impl ClientChannel {
         replies
     }
 
-    /// Asks the client like [`ClientChannel::ask`]. Also returns the keys and methods of the requests without an answer
-    /// because the client's call has ended.
+    /// Asks the client like [`ClientChannel::ask`]. Also returns the keys and methods of the requests without
+    /// an answer because the client's call has ended.
     async fn ask_while_it_waits(
         &self,
         server: &str,
@@ -278,8 +280,8 @@ impl ClientChannel {
             .iter()
             .map(|(key, request)| (key.clone(), request["method"].as_str().unwrap_or_default().to_string()))
             .collect();
-        // The user's time does not count. A client's model answers in time, or the call goes on as a task; a client that
-        // returns at any time does not wait meanwhile.
+        // The user's time does not count. A client's model answers in time, or the call goes on as a task; a
+        // client that returns at any time does not wait meanwhile.
         let asks_user = methods.iter().any(|(_, method)| method == ELICITATION);
         let _awaited = (asks_user || self.parks).then(|| self.waits.for_reply());
         // Roots are answered without asking anybody.
@@ -351,8 +353,8 @@ pub(super) enum RelatedCall {
     Over,
 }
 
-/// The calls in flight at one server, with the channels to their clients. Whatever the server sends there besides results has
-/// no known secrets.
+/// The calls in flight at one server, with the channels to their clients. Whatever the server sends there
+/// besides results has no known secrets.
 #[derive(Debug, Default)]
 pub(super) struct OpenCalls {
     all: Mutex<BTreeMap<u64, ClientChannel>>,
@@ -426,7 +428,8 @@ impl OpenCalls {
             if let Some(reply) = replies.remove(method) {
                 return reply;
             }
-            // The call whose client got it has ended, but the request may belong to another call of this client.
+            // The call whose client got it has ended, but the request may belong to another call of this
+            // client.
             let ended = about.is_none() && !unanswered.is_empty() && asker.to.is_closed();
             if !ended || !self.has_waiting(asker.session) {
                 return asker.gone(method);
@@ -449,8 +452,8 @@ impl OpenCalls {
     }
 }
 
-/// A call that the server may ask about until this value is dropped. A server that has not answered by then may still work on
-/// the call and ask about it; until it has, no other client counts as the only one.
+/// A call that the server may ask about until this value is dropped. A server that has not answered by then
+/// may still work on the call and ask about it; until it has, no other client counts as the only one.
 #[derive(Debug)]
 pub(super) struct OpenCall {
     calls: Arc<OpenCalls>,

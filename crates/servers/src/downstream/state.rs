@@ -18,7 +18,8 @@ pub enum ConnectionState {
     Starting,
     /// Connected and listed.
     Ready {
-        /// The negotiated revision of the protocol, or `OpenAPI` with the version of a REST service's document.
+        /// The negotiated revision of the protocol, or `OpenAPI` with the version of a REST service's
+        /// document.
         version: String,
         /// The era of that revision; absent if the server does not speak MCP.
         era: Option<Era>,

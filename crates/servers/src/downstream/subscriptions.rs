@@ -1,6 +1,7 @@
 //! Clients' subscriptions to resource changes.
 //!
-//! A server gets one subscription per resource, however many clients subscribe, and gets it again after a reconnect.
+//! A server gets one subscription per resource, however many clients subscribe, and gets it again after a
+//! reconnect.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CallError, Connection, Era, link::Link};
 
-/// The maximum number of changes queued for a slow client. The oldest are dropped first, which the client cannot notice,
-/// because it reads the newest state anyway.
+/// The maximum number of changes queued for a slow client. The oldest are dropped first, which the client
+/// cannot notice, because it reads the newest state anyway.
 const QUEUE: usize = 64;
 /// The longest time for a server to accept or end a subscription.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -73,8 +74,8 @@ impl Connection {
         self.link().is_some_and(|link| link.follows_resources())
     }
 
-    /// Subscribes to a resource until the returned value is dropped. Only the first subscriber causes a request to the
-    /// server.
+    /// Subscribes to a resource until the returned value is dropped. Only the first subscriber causes a
+    /// request to the server.
     pub async fn subscribe(self: &Arc<Self>, uri: String) -> Result<ResourceSubscription, CallError> {
         let updates = self.subscriptions.updates.subscribe();
         let _turn = self.subscriptions.turn.lock().await;
@@ -87,8 +88,8 @@ impl Connection {
         Ok(subscription)
     }
 
-    /// Restores the log level and the subscriptions at a session-era server that has just become ready. A change stream of
-    /// the stateless era includes them from the start.
+    /// Restores the log level and the subscriptions at a session-era server that has just become ready. A
+    /// change stream of the stateless era includes them from the start.
     pub(super) fn restore(&self, link: Arc<dyn Link>, closed: &CancellationToken) {
         if link.era() != Some(Era::Session) {
             return;

@@ -22,9 +22,11 @@ use super::{
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 /// A link that lasted this long resets the backoff.
 const STEADY: Duration = Duration::from_secs(30);
-/// How long to wait before retrying a server without the sign-in that it requires: some servers require one by mistake.
+/// How long to wait before retrying a server without the sign-in that it requires: some servers require one
+/// by mistake.
 const UNSIGNED: Duration = Duration::from_secs(600);
-/// How long the requests in flight may take before a program moves to another replica, and how often they are checked.
+/// How long the requests in flight may take before a program moves to another replica, and how often they are
+/// checked.
 const DRAIN: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(20);
 /// How long changes are gathered before the lists are read again.
@@ -219,7 +221,8 @@ impl Connection {
             };
             let listing = match listing {
                 Ok(mut listing) => {
-                    // Here, so that nothing behind this place has them: not the pins, not the list on disk, no replica.
+                    // Here, so that nothing behind this place has them: not the pins, not the list on disk,
+                    // no replica.
                     listing.mask(&self.calls.secrets.load());
                     Some(listing)
                 }

@@ -1,7 +1,7 @@
 //! Servers' tasks: a task returned by a call is followed until it ends.
 //!
-//! There are two forms: the tasks of 2025-11-25, whose result has a request of its own, and the tasks extension of 2026-07-28
-//! (SEP-2663), whose result comes with the final state.
+//! There are two forms: the tasks of 2025-11-25, whose result has a request of its own, and the tasks
+//! extension of 2026-07-28 (SEP-2663), whose result comes with the final state.
 
 use std::{collections::HashSet, time::Duration};
 

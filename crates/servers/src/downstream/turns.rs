@@ -1,4 +1,5 @@
-//! Turns for questions: a user reads one question at a time, whoever asks. Also prepares servers' questions for people.
+//! Turns for questions: a user reads one question at a time, whoever asks. Also prepares servers' questions
+//! for people.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -13,7 +14,8 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::server_requests::ELICITATION;
 
-/// The maximum number of questions waiting in a session, from one server and from all servers, including the one shown.
+/// The maximum number of questions waiting in a session, from one server and from all servers, including the
+/// one shown.
 const OF_SERVER: usize = 8;
 const OF_ALL: usize = 32;
 /// The longest text of a question, a field's title or its description, in characters.
@@ -21,8 +23,8 @@ const MAX_MESSAGE: usize = 4_000;
 const MAX_TITLE: usize = 200;
 const MAX_DESCRIPTION: usize = 1_000;
 
-/// The questions of one session. Servers' questions wait for each other first, so that a question of Nonet's own waits for at
-/// most one of them.
+/// The questions of one session. Servers' questions wait for each other first, so that a question of Nonet's
+/// own waits for at most one of them.
 #[derive(Debug, Default)]
 pub struct QuestionTurns {
     servers: Arc<tokio::sync::Mutex<()>>,
@@ -73,8 +75,8 @@ impl QuestionTurns {
         Some(Place { turns: self.clone(), server: server.into() })
     }
 
-    /// Waits for the turn of a server's question; `None` if too many are waiting. `at_once`: the client is asked in the
-    /// answer to its own request, so the question does not wait.
+    /// Waits for the turn of a server's question; `None` if too many are waiting. `at_once`: the client is
+    /// asked in the answer to its own request, so the question does not wait.
     pub(super) async fn of_server(self: &Arc<Self>, server: &str, at_once: bool) -> Option<Turn> {
         let place = self.place(server)?;
         let turn = match at_once {

@@ -1,5 +1,5 @@
-//! The address on this machine that the browser returns to. It accepts requests while a sign-in waits (RFC 8252, section
-//! 7.3).
+//! The address on this machine that the browser returns to. It accepts requests while a sign-in waits (RFC
+//! 8252, section 7.3).
 
 use std::{
     future::IntoFuture,
@@ -82,7 +82,8 @@ impl Callback {
         self.came_back.recv().await
     }
 
-    /// Returns once the last page is delivered. A browser that does not read the page cannot delay it for long.
+    /// Returns once the last page is delivered. A browser that does not read the page cannot delay it for
+    /// long.
     pub async fn close(self) {
         let Self { came_back, stop, mut serving, .. } = self;
         drop(came_back);

@@ -1,7 +1,7 @@
 //! One sign-in, from a server's refusal to the tokens.
 //!
-//! This room knows nothing of browsers and terminals: it returns the address to open, and takes the address that the browser
-//! returned to.
+//! This room knows nothing of browsers and terminals: it returns the address to open, and takes the address
+//! that the browser returned to.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -178,8 +178,8 @@ async fn scopes(found: &SignInServer, wish: &SignInRequest<'_>) -> Vec<String> {
     scopes
 }
 
-/// Sends requests without a token. Returns the status and the `WWW-Authenticate` of the answer. There is a probe for each
-/// era, since a server of the other era may fail before it asks for a token.
+/// Sends requests without a token. Returns the status and the `WWW-Authenticate` of the answer. There is a
+/// probe for each era, since a server of the other era may fail before it asks for a token.
 async fn refusal(url: &str, headers: &HeaderMap) -> Result<(StatusCode, Option<String>), SignInError> {
     let unreachable = |error: reqwest::Error| SignInError::Unreachable(web::cause(error));
     let client = web::client().map_err(unreachable)?;

@@ -95,7 +95,8 @@ impl SignInRecord {
         Some(self.credentials.token_response.as_ref()?.access_token().secret().clone())
     }
 
-    /// Returns whether the token is valid after this moment, given since 1970. A token without a known expiry is.
+    /// Returns whether the token is valid after this moment, given since 1970. A token without a known expiry
+    /// is.
     pub fn ends_after(&self, moment: Duration) -> bool {
         let ends = || {
             let lasts = self.credentials.token_response.as_ref()?.expires_in()?;

@@ -19,7 +19,8 @@ use super::{
 
 /// How many definitions of a server are pinned. Where changes are held, further ones are not trusted.
 pub(super) const MOST_PINS: usize = 10_000;
-/// The longest definition whose text is kept, in bytes. For a longer one, only its hash and its annotations are.
+/// The longest definition whose text is kept, in bytes. For a longer one, only its hash and its annotations
+/// are.
 pub(super) const MOST_KEPT: usize = 256 << 10;
 /// Replaces the description of an untrusted definition.
 pub(super) const HELD: &str =
@@ -203,8 +204,8 @@ pub(super) fn told_difference(
     }
 }
 
-/// Returns what is published in place of an untrusted definition: the trusted one, else only the name. A new prompt is not
-/// published.
+/// Returns what is published in place of an untrusted definition: the trusted one, else only the name. A new
+/// prompt is not published.
 pub(super) fn stand_in(item: &Item<'_>, trusted: Option<Value>) -> Option<Value> {
     match (item.kind, trusted) {
         (PinKind::Prompt, _) => None,

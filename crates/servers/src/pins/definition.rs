@@ -74,8 +74,8 @@ fn differing(before: &Value, after: &Value) -> BTreeMap<String, Sides> {
     all
 }
 
-/// Returns the differences between two definitions, one line per place, with both sides of texts. Long texts are compared
-/// line by line until `end`.
+/// Returns the differences between two definitions, one line per place, with both sides of texts. Long texts
+/// are compared line by line until `end`.
 pub(super) fn difference(before: &Value, after: &Value, end: Instant) -> String {
     let differing = differing(before, after);
     let mut told = String::new();
@@ -99,7 +99,8 @@ pub(super) fn difference(before: &Value, after: &Value, end: Instant) -> String 
     clip(told.trim_end(), MOST_TEXT)
 }
 
-/// Returns the places in which two definitions differ, with the words that differ. Words are compared until `end`.
+/// Returns the places in which two definitions differ, with the words that differ. Words are compared until
+/// `end`.
 pub(super) fn marked(before: &Value, after: &Value, end: Instant) -> Vec<MarkedPlace> {
     let mut left = MOST_TEXT;
     let mut marked = Vec::new();

@@ -1,5 +1,5 @@
-//! Notices that could not be written to disk: they wait in memory, and are delivered like others while this gateway
-//! runs.
+//! Notices that could not be written to disk: they wait in memory, and are delivered like others while this
+//! gateway runs.
 
 use std::collections::{BTreeMap, VecDeque};
 

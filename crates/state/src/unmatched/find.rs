@@ -309,8 +309,8 @@ impl<'a> Finder<'a> {
         self.config.left_out.is_empty() && self.enabled.iter().all(|server| self.known.contains(server))
     }
 
-    /// Returns every server of the file, including disabled and left-out ones, and Nonet's own categories. Names of
-    /// skills are never checked, because folders and servers' prompts change at any time.
+    /// Returns every server of the file, including disabled and left-out ones, and Nonet's own categories.
+    /// Names of skills are never checked, because folders and servers' prompts change at any time.
     fn configured(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let servers = self.config.servers.keys().map(name::ServerName::as_str);
         servers.chain(self.config.left_out.keys().map(String::as_str)).chain(RESERVED)
@@ -367,8 +367,8 @@ mod tests {
     use nonet_config as config;
     use nonet_servers::catalog::{CatalogSource, Listing};
 
-    /// Returns the reports on a file with the server `files`, which lists two tools. `gamma` and `docs` list theirs if
-    /// the file has them; `slow` has not listed any.
+    /// Returns the reports on a file with the server `files`, which lists two tools. `gamma` and `docs` list
+    /// theirs if the file has them; `slow` has not listed any.
     fn reports(text: &str) -> Vec<String> {
         let text = format!("[servers.files]\ncommand = 'x'\n{text}");
         let config =

@@ -1,5 +1,5 @@
-//! The token of this machine's user: it opens the user's gateways over HTTP whose configuration has no tokens. The only place
-//! that knows where it is kept.
+//! The token of this machine's user: it opens the user's gateways over HTTP whose configuration has no
+//! tokens. The only place that knows where it is kept.
 
 use std::{
     fs::File,
@@ -16,7 +16,8 @@ use super::{PortListener, listens};
 
 /// The token's file in the state folder.
 const FILE_NAME: &str = "http.token";
-/// How long a token that was read counts: from then on, a file that the user removed or replaced has its effect.
+/// How long a token that was read counts: from then on, a file that the user removed or replaced has its
+/// effect.
 const COUNTS: Duration = Duration::from_secs(1);
 /// The lengths of a token.
 const SHORTEST: usize = 32;

@@ -1,5 +1,5 @@
-//! The ports at which this user's gateways listen: each has a file in the state folder that its gateway locks, so that the
-//! system frees the port however the gateway ends.
+//! The ports at which this user's gateways listen: each has a file in the state folder that its gateway
+//! locks, so that the system frees the port however the gateway ends.
 
 use std::{
     fs::File,

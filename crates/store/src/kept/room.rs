@@ -1,5 +1,5 @@
-//! What goes to make room: expired entries, then the oldest of the newest entry's share until that share fits, then the oldest of
-//! the largest share until all fit. Never the newest entry, and never a running job.
+//! What goes to make room: expired entries, then the oldest of the newest entry's share until that share
+//! fits, then the oldest of the largest share until all fit. Never the newest entry, and never a running job.
 
 use super::{
     super::{
@@ -10,8 +10,8 @@ use super::{
 };
 use nonet_base::clock::millis;
 
-/// The maximum number of entries. Beyond it, as beyond the limit of bytes, the oldest are removed first: small entries take space
-/// as well.
+/// The maximum number of entries. Beyond it, as beyond the limit of bytes, the oldest are removed first:
+/// small entries take space as well.
 const MOST_ENTRIES: usize = 10_000;
 /// How many rows are read at a time.
 const AT_ONCE: usize = 50;
@@ -67,8 +67,8 @@ impl<'a> Room<'a> {
         bound.is_some_and(|bound| entry.aged_ms <= bound)
     }
 
-    /// Lets entries go until the rest fits. `share` is the newest entry's, with its limit in bytes; `entries` is how many there
-    /// are.
+    /// Lets entries go until the rest fits. `share` is the newest entry's, with its limit in bytes; `entries`
+    /// is how many there are.
     pub(super) async fn make(
         &mut self,
         now_ms: u64,

@@ -31,7 +31,8 @@ const CANCEL_MS: u64 = 60_000;
 const AT_ONCE: usize = 100;
 /// How many times a value is read again if it is replaced meanwhile.
 const READS: usize = 3;
-/// The fraction of the byte limit that stays free in a file for the next entries: freeing space costs as much as writing it.
+/// The fraction of the byte limit that stays free in a file for the next entries: freeing space costs as much
+/// as writing it.
 const SPARE: u64 = 8;
 
 /// A result or a job to store.
@@ -124,8 +125,8 @@ impl Shelf {
         Self { engine, retention, turn: tokio::sync::Mutex::default() }
     }
 
-    /// Stores an entry with its value, replacing the one of its name, and removes entries to make room. A running job replaces
-    /// nothing: it may have ended before its start was stored.
+    /// Stores an entry with its value, replacing the one of its name, and removes entries to make room. A
+    /// running job replaces nothing: it may have ended before its start was stored.
     pub(super) async fn put(
         &self,
         entry: &NewEntry,
@@ -146,7 +147,8 @@ impl Shelf {
         match dropped {
             Ok(dropped) => self.drop_values(dropped).await,
             Err(error) => {
-                // It may have been stored in spite of the error: then it is missing its value, as after a fault of the disk.
+                // It may have been stored in spite of the error: then it is missing its value, as after a
+                // fault of the disk.
                 self.engine.drop_blobs(value.into_iter().collect()).await?;
                 Err(error)
             }
@@ -210,8 +212,8 @@ impl Shelf {
         self.engine.tidy(self.retention.bytes / SPARE).await
     }
 
-    /// Returns the value of an entry as compact JSON, which takes as much memory as it is long. `None` if the entry has no value,
-    /// or, with a warning, if the value cannot be read.
+    /// Returns the value of an entry as compact JSON, which takes as much memory as it is long. `None` if the
+    /// entry has no value, or, with a warning, if the value cannot be read.
     pub(super) async fn text(&self, id: &str, owner: &str) -> Result<Option<String>, StoreError> {
         let mut earlier = None;
         for _ in 0..READS {
@@ -337,7 +339,8 @@ impl Shelf {
         Ok(KeptCounts { entries: self.engine.count(ENTRIES, None).await? as u64, bytes })
     }
 
-    /// Removes expired entries, jobs of that age whose gateway has ended, and entries beyond the limits; and counts again.
+    /// Removes expired entries, jobs of that age whose gateway has ended, and entries beyond the limits; and
+    /// counts again.
     pub(super) async fn sweep(&self) -> Result<(), StoreError> {
         let now_ms = self.engine.age_ms().await?;
         let _turn = self.turn.lock().await;

@@ -1,4 +1,5 @@
-//! Tests specific to files, such as the state that a killed gateway leaves; results themselves are tested in `tests/kept.rs`.
+//! Tests specific to files, such as the state that a killed gateway leaves; results themselves are tested in
+//! `tests/kept.rs`.
 
 use std::{
     fs,
@@ -663,7 +664,8 @@ fn many_gateways_start_at_the_same_moment() {
 
 #[test]
 fn a_killed_gateway_loses_nothing_that_it_has_told() {
-    // Enough for the entries of a few children, so that in half of the rounds old entries are removed and space is freed.
+    // Enough for the entries of a few children, so that in half of the rounds old entries are removed and
+    // space is freed.
     const TIGHT: u64 = 12 << 20;
     let (mut spacious, mut tight) = (folder(), folder());
     let mut in_all = 0;
@@ -682,7 +684,8 @@ fn a_killed_gateway_loses_nothing_that_it_has_told() {
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let mut ids = Vec::new();
         let mut line = String::new();
-        // One child in four is killed early, perhaps while it opens the file; the others after they have begun to store.
+        // One child in four is killed early, perhaps while it opens the file; the others after they have
+        // begun to store.
         while round % 4 != 3 && ids.is_empty() && output.read_line(&mut line).expect("readable") > 0 {
             ids.extend(told(&line));
             line.clear();

@@ -1,5 +1,5 @@
-//! Tests specific to files, such as the state that a killed gateway leaves; what is common to both engines is tested in
-//! `tests/learned.rs`.
+//! Tests specific to files, such as the state that a killed gateway leaves; what is common to both engines is
+//! tested in `tests/learned.rs`.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! Pins in files and in Redis: with several gateways, with a newer Nonet, and within bounds. What they mean is tested in
-//! `nonet-servers`.
+//! Pins in files and in Redis: with several gateways, with a newer Nonet, and within bounds. What they mean
+//! is tested in `nonet-servers`.
 
 use nonet_testing::RedisServer;
 use redis::Commands;

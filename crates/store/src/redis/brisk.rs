@@ -1,5 +1,5 @@
-//! Requests to Redis for which a call waits only a moment. After a late answer, no request is sent for a while, so that a
-//! slow Redis delays a call now and then, but not every call.
+//! Requests to Redis for which a call waits only a moment. After a late answer, no request is sent for a
+//! while, so that a slow Redis delays a call now and then, but not every call.
 
 use std::{
     sync::Arc,

@@ -1,6 +1,6 @@
-//! Carries over what earlier versions of Nonet kept under keys of their own: trusted definitions, outcomes, figures and kept
-//! results. The old keys stay until they expire, so that a replica of an earlier version, which may still run, does not trust
-//! anew whatever its servers list.
+//! Carries over what earlier versions of Nonet kept under keys of their own: trusted definitions, outcomes,
+//! figures and kept results. The old keys stay until they expire, so that a replica of an earlier version,
+//! which may still run, does not trust anew whatever its servers list.
 
 use std::collections::HashMap;
 
@@ -87,7 +87,8 @@ async fn pins_of(engine: &RedisEngine) -> Result<Vec<NewRow>, StoreError> {
     Ok(rows)
 }
 
-/// `outcomes` had outcomes as JSON by LENGTH:DOCUMENT:WORDS, `figures` the figures by tool, with the last calls as Base64.
+/// `outcomes` had outcomes as JSON by LENGTH:DOCUMENT:WORDS, `figures` the figures by tool, with the last
+/// calls as Base64.
 async fn learned_of(engine: &RedisEngine) -> Result<Vec<NewRow>, StoreError> {
     let mut rows = Vec::new();
     for (field, text) in hash(engine, "outcomes").await? {

@@ -1,5 +1,5 @@
-//! The replicas of a gateway: which of them run and where, and what only one of them holds at a time: clients' sessions, and
-//! leases.
+//! The replicas of a gateway: which of them run and where, and what only one of them holds at a time:
+//! clients' sessions, and leases.
 
 use std::{
     sync::{
@@ -27,17 +27,20 @@ static METHODS: Methods = Methods::new(|| script_that_may("allow-oom", include_s
 pub(super) const SESSION_LIFE: Duration = Duration::from_secs(3_600);
 /// The minimum time between two checks of the running replicas, besides the beat.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// How long a call waits for another replica before that replica is checked, and how often it is checked after that, for all
-/// calls together.
+/// How long a call waits for another replica before that replica is checked, and how often it is checked
+/// after that, for all calls together.
 const WAITED: Duration = Duration::from_secs(2);
 const LOOK_WAITING: Duration = Duration::from_millis(400);
-/// How long a replica that does not answer must also be silent in Redis to count as ended: longer than its beat.
+/// How long a replica that does not answer must also be silent in Redis to count as ended: longer than its
+/// beat.
 const SILENT: Duration = Duration::from_secs(4);
 /// The number of no replica.
 const NOBODY: u32 = 0;
-/// When every replica has registered again after Redis has lost its data: a beat, and the longest pause before one asks Redis again.
+/// When every replica has registered again after Redis has lost its data: a beat, and the longest pause
+/// before one asks Redis again.
 const REGISTERED_AGAIN: Duration = Duration::from_secs(9);
-/// After this time without an answer, twice a beat, Redis was away: the registrations of replicas that run may have expired.
+/// After this time without an answer, twice a beat, Redis was away: the registrations of replicas that run
+/// may have expired.
 const AWAY: Duration = Duration::from_secs(6);
 
 /// A replica's description of itself for the others.
@@ -152,7 +155,8 @@ impl Replicas {
         self.link.trouble()
     }
 
-    /// Returns the secret by which replicas recognize each other and seal handles; `None` until Redis has answered once.
+    /// Returns the secret by which replicas recognize each other and seal handles; `None` until Redis has
+    /// answered once.
     pub fn secret(&self) -> Option<&[u8; 32]> {
         self.secret.get()
     }
@@ -162,7 +166,8 @@ impl Replicas {
         self.own.lock().as_ref().is_some_and(|own| own.leaving)
     }
 
-    /// Registers this replica with the others. From then on it beats until its lease ends, through any trouble of Redis.
+    /// Registers this replica with the others. From then on it beats until its lease ends, through any
+    /// trouble of Redis.
     pub async fn join(self: &Arc<Self>, own: Replica) {
         let is_first = self.own.lock().replace(own).is_none();
         if let Err(error) = self.beat().await {
@@ -262,7 +267,8 @@ impl Replicas {
         self.emptied.lock().is_some_and(|emptied| emptied.elapsed() < REGISTERED_AGAIN)
     }
 
-    /// Returns whether Redis was away or has lost its data a moment ago, so that replicas which run may not be in it yet.
+    /// Returns whether Redis was away or has lost its data a moment ago, so that replicas which run may not
+    /// be in it yet.
     pub fn may_miss_others(&self) -> bool {
         self.was_away() || self.awaits_others()
     }
@@ -317,7 +323,8 @@ impl Replicas {
         }
     }
 
-    /// Returns whether the running replicas have not been read for a moment. A caller that gets true reads them.
+    /// Returns whether the running replicas have not been read for a moment. A caller that gets true reads
+    /// them.
     fn may_look(&self) -> bool {
         let mut looked = self.looked.lock();
         let is_old = looked.is_none_or(|looked| looked.elapsed() >= LOOK_WAITING);
@@ -334,8 +341,8 @@ impl Replicas {
         self.link.run(&call).await
     }
 
-    /// Makes this replica the holder of a session, unless another one holds it. `gone` is a replica that no longer runs,
-    /// whatever its lease says. Without `may`, this replica only looks.
+    /// Makes this replica the holder of a session, unless another one holds it. `gone` is a replica that no
+    /// longer runs, whatever its lease says. Without `may`, this replica only looks.
     pub async fn claim_session(
         &self,
         id: &str,
@@ -392,8 +399,9 @@ impl Replicas {
         Ok(taken)
     }
 
-    /// Takes leases, as far as allowed; each lasts as long as its replica runs. `gone` is a replica that does not answer: it
-    /// counts as ended if it has also been silent in Redis for a while. Returns the replica that holds each lease.
+    /// Takes leases, as far as allowed; each lasts as long as its replica runs. `gone` is a replica that does
+    /// not answer: it counts as ended if it has also been silent in Redis for a while. Returns the replica
+    /// that holds each lease.
     pub async fn take_leases(
         &self,
         gone: Option<u32>,

@@ -32,7 +32,8 @@ const MOST_ROWS: usize = 1_000_000;
 /// The fields of a row, as `HMGET` reads them.
 const FIELDS: [&str; 10] = ["v", "owner", "id", "body", "due", "rev", "put", "holder", "n", "kind"];
 
-/// Rows as a script returns them: the number of skipped newer ones, the rest by field, and how many were looked at.
+/// Rows as a script returns them: the number of skipped newer ones, the rest by field, and how many were
+/// looked at.
 type ScriptRows = (u64, Vec<[Vec<u8>; 10]>, usize);
 
 /// The rows under a prefix.

@@ -1,4 +1,5 @@
-//! Slots shared by all replicas, in Redis: the number of concurrent calls to a server. The keys are described in `slots.lua`.
+//! Slots shared by all replicas, in Redis: the number of concurrent calls to a server. The keys are described
+//! in `slots.lua`.
 
 use std::{
     collections::HashSet,

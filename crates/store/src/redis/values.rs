@@ -1,5 +1,5 @@
-//! The values of results and jobs, in chunks: `PREFIX:value:{NAME}:N`. Each value has its own name, so that a new value never
-//! mixes with one being read, and a cluster spreads values over its slots.
+//! The values of results and jobs, in chunks: `PREFIX:value:{NAME}:N`. Each value has its own name, so that a
+//! new value never mixes with one being read, and a cluster spreads values over its slots.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,8 +30,8 @@ impl RedisValues {
         format!("{}:value:{{{name}}}:{chunk}", self.prefix)
     }
 
-    /// Writes a value, and returns its name. Until an entry refers to the name, nobody finds the value, and it expires by
-    /// itself.
+    /// Writes a value, and returns its name. Until an entry refers to the name, nobody finds the value, and
+    /// it expires by itself.
     pub(super) async fn write(&self, bytes: &[u8], life: Duration) -> Result<String, StoreError> {
         if bytes.len() > MOST_BYTES {
             return Err(StoreError::TooLarge { bytes: bytes.len(), most: MOST_BYTES });

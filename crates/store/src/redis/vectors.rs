@@ -1,8 +1,8 @@
-//! The replicas' vectors of tools, in Redis: `PREFIX:vector:{MODEL:D}:NAME`, where the name is the hash of a content and D
-//! its first digit. The keys are described in `vectors.lua`.
+//! The replicas' vectors of tools, in Redis: `PREFIX:vector:{MODEL:D}:NAME`, where the name is the hash of a
+//! content and D its first digit. The keys are described in `vectors.lua`.
 //!
-//! A value holds the number of its format, the vector's numbers as they are on disk, and a checksum, so that a vector is
-//! bit-for-bit the same wherever it was made.
+//! A value holds the number of its format, the vector's numbers as they are on disk, and a checksum, so that
+//! a vector is bit-for-bit the same wherever it was made.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -136,7 +136,8 @@ impl VectorKeys {
         }
     }
 
-    /// Postpones the expiry of the vectors that this replica uses. Vectors missing from Redis are offered with the next list.
+    /// Postpones the expiry of the vectors that this replica uses. Vectors missing from Redis are offered
+    /// with the next list.
     pub(super) async fn renew(&self) -> Result<(), StoreError> {
         let (model, keys) = {
             let used = self.used.lock();

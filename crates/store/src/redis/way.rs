@@ -1,4 +1,5 @@
-//! Where Redis is, and how to connect to it: one node, the nodes of a Redis Cluster, or the node that Sentinels name.
+//! Where Redis is, and how to connect to it: one node, the nodes of a Redis Cluster, or the node that
+//! Sentinels name.
 
 use std::{fmt, time::Duration};
 

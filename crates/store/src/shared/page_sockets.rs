@@ -1,4 +1,5 @@
-//! The sockets over which the gateways of this user answer each other's page: one file for each gateway, in the state folder.
+//! The sockets over which the gateways of this user answer each other's page: one file for each gateway, in
+//! the state folder.
 
 use std::{
     fs, io,
@@ -123,7 +124,8 @@ impl PageSockets {
 
 /// Listens at a path.
 fn bind(path: &Path) -> io::Result<UnixListener> {
-    // Under its name only once it listens: a socket that refuses is taken for that of a gateway that has ended.
+    // Under its name only once it listens: a socket that refuses is taken for that of a gateway that has
+    // ended.
     let new = path.with_extension(NEW);
     let listener = UnixListener::bind(&new)?;
     fs::rename(&new, path)?;

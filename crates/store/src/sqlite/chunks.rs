@@ -1,4 +1,5 @@
-//! Stores a large value as chunks, so that neither the value nor a large row is in memory as a whole while it is written.
+//! Stores a large value as chunks, so that neither the value nor a large row is in memory as a whole while it
+//! is written.
 
 use std::io;
 

@@ -23,8 +23,8 @@ static EVERY: LazyLock<HashSet<String>> = LazyLock::new(|| listed(phrases::EVERY
 static NONE: LazyLock<HashSet<String>> = LazyLock::new(|| listed(phrases::NONE).collect());
 static AND: LazyLock<HashSet<String>> = LazyLock::new(|| listed(phrases::AND).collect());
 
-/// Returns the positions of the `choices` that an answer takes, in the order of the answer; more than one only if
-/// `many`. Returns `None` if the answer matches no choice or is ambiguous.
+/// Returns the positions of the `choices` that an answer takes, in the order of the answer; more than one
+/// only if `many`. Returns `None` if the answer matches no choice or is ambiguous.
 pub fn choose(answer: &Value, choices: &[String], many: bool) -> Option<Vec<usize>> {
     let taken = match opened(answer) {
         Value::Array(items) => {
@@ -93,7 +93,8 @@ fn only(positions: impl IntoIterator<Item = usize>) -> Option<usize> {
     positions.next().filter(|_| positions.next().is_none())
 }
 
-/// Returns the position of a choice from its number as listed in the question, and the plain text behind the number.
+/// Returns the position of a choice from its number as listed in the question, and the plain text behind the
+/// number.
 fn number(text: &str) -> Option<(usize, String)> {
     let folded = fold(text);
     let found = NUMBER.captures(folded.trim_start_matches(|c: char| "*`\"'( ".contains(c)))?;

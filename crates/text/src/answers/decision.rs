@@ -95,7 +95,8 @@ pub(super) fn listed(table: &'static [&str]) -> impl Iterator<Item = String> {
     table.iter().flat_map(|list| list.split(',')).map(plain)
 }
 
-/// Returns the folded words of a text, joined by spaces. Apostrophes are removed; other punctuation separates words.
+/// Returns the folded words of a text, joined by spaces. Apostrophes are removed; other punctuation separates
+/// words.
 pub(super) fn plain(text: &str) -> String {
     let folded = fold(text).replace(['\'', '’', 'ʼ', '`', '´'], "");
     let words = folded.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());

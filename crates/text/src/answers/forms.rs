@@ -57,7 +57,8 @@ pub fn fields(answer: &Value, form: &Value) -> Result<Map<String, Value>, String
         }
     }
 }
-/// Reads fields as people write them: a line of `key: value` for each. Returns `None` if a line is anything else.
+/// Reads fields as people write them: a line of `key: value` for each. Returns `None` if a line is anything
+/// else.
 fn lines<'a>(text: &str, own: impl Iterator<Item = &'a String>) -> Option<Map<String, Value>> {
     let own: Vec<&String> = own.collect();
     let lines = text.lines().filter(|line| !line.trim().is_empty());

@@ -1,7 +1,8 @@
-//! The phrases of answers, language by language. Letter case, accents, punctuation and apostrophes are ignored.
+//! The phrases of answers, language by language. Letter case, accents, punctuation and apostrophes are
+//! ignored.
 //!
-//! A phrase belongs here only if it means the same in every language of the tables, and if nobody means the opposite
-//! by it: "no problem", "always" and "Tak" (Polish for yes, Danish for thanks) are asked again.
+//! A phrase belongs here only if it means the same in every language of the tables, and if nobody means the
+//! opposite by it: "no problem", "always" and "Tak" (Polish for yes, Danish for thanks) are asked again.
 
 /// Phrases that agree, also one after another: "Yes, go ahead".
 pub(super) const YES: &[&str] = &[

@@ -42,7 +42,8 @@ fn is_digit_at(bytes: &[u8], at: usize) -> bool {
     bytes.get(at).is_some_and(u8::is_ascii_digit)
 }
 
-/// Returns whether this byte beside a number makes it part of something longer: a name, a fraction, an address.
+/// Returns whether this byte beside a number makes it part of something longer: a name, a fraction, an
+/// address.
 fn joins(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'_' | b'.' | b'-' | b'/' | b'=' | b'#' | b'+' | b'%')
@@ -63,7 +64,8 @@ fn run(bytes: &[u8], start: usize) -> usize {
     end
 }
 
-/// Returns the card number in a run of groups: the whole run, or groups next to others of another length, as after an amount.
+/// Returns the card number in a run of groups: the whole run, or groups next to others of another length, as
+/// after an amount.
 fn card_in(bytes: &[u8], run: Range<usize>) -> Option<Range<usize>> {
     let mut groups = Vec::new();
     let mut begins = run.start;

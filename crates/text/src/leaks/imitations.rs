@@ -1,7 +1,7 @@
 //! Text of a server in the form of Nonet's own answers: faults, notices, questions, task handles, previews.
 //!
-//! The members of an object that make up a form are looked for one by one, so that neither text around the object nor white
-//! space, order or escapes hide it.
+//! The members of an object that make up a form are looked for one by one, so that neither text around the
+//! object nor white space, order or escapes hide it.
 
 use std::borrow::Cow;
 
@@ -95,7 +95,8 @@ pub(super) struct SeenMembers {
 }
 
 impl SeenMembers {
-    /// Adds a member of JSON text, followed by these bytes behind its closing quote. Returns the form that it completes.
+    /// Adds a member of JSON text, followed by these bytes behind its closing quote. Returns the form that it
+    /// completes.
     pub(super) fn add(&mut self, member: ImitatedMember, behind: &[u8]) -> Option<&'static str> {
         match member {
             ImitatedMember::NeedsUser => Some("a question to the user"),

@@ -1,7 +1,8 @@
 //! Text that reads like instructions to a model, in the major languages, and text invisible to people.
 //!
-//! This room marks text but never decides: a page about such attacks is marked as well. Each family has triggers, and every
-//! text that its pattern matches contains one of them; only the text around a trigger is matched.
+//! This room marks text but never decides: a page about such attacks is marked as well. Each family has
+//! triggers, and every text that its pattern matches contains one of them; only the text around a trigger is
+//! matched.
 
 use std::{ops::Range, sync::LazyLock};
 
@@ -19,18 +20,19 @@ const BEHIND: usize = 240;
 pub(super) struct Family {
     /// The name shown for it.
     pub what: &'static str,
-    /// Words, one of which is in every match. ASCII letters match in any case; a word with other letters that have a case
-    /// omits its first letter.
+    /// Words, one of which is in every match. ASCII letters match in any case; a word with other letters that
+    /// have a case omits its first letter.
     pub triggers: &'static [&'static str],
     /// Whether it is reported for definitions only: results may mention it.
     pub in_definitions: bool,
-    /// Whether lines matter to its pattern. The other patterns also match a sentence that is broken into lines.
+    /// Whether lines matter to its pattern. The other patterns also match a sentence that is broken into
+    /// lines.
     in_lines: bool,
     pattern: LazyLock<Pattern>,
 }
 
-/// Alternatives, each a case-insensitive expression of its own: most of them find out at once that a literal text is missing,
-/// where all together need a state for nearly every character.
+/// Alternatives, each a case-insensitive expression of its own: most of them find out at once that a literal
+/// text is missing, where all together need a state for nearly every character.
 struct Pattern(Vec<Regex>);
 
 impl Pattern {

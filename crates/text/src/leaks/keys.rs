@@ -1,7 +1,7 @@
 //! Well-known services' keys by their format, each with the source of the format.
 //!
-//! No maintained crate has a suitable size and age, hence this table. A format is included only if it has a distinctive
-//! prefix: random-looking text without one is too often a hash or an id.
+//! No maintained crate has a suitable size and age, hence this table. A format is included only if it has a
+//! distinctive prefix: random-looking text without one is too often a hash or an id.
 
 use std::{ops::Range, sync::LazyLock};
 
@@ -362,7 +362,8 @@ fn is_escaped(bytes: &[u8], start: usize) -> bool {
 }
 
 impl KeyFormat {
-    /// Whether its keys are tokens, but for a colon before them. The prefixes of the others are searched for as words.
+    /// Whether its keys are tokens, but for a colon before them. The prefixes of the others are searched for
+    /// as words.
     pub(super) fn is_token(&self) -> bool {
         !matches!(self.also, KeyCondition::KeyFollows | KeyCondition::Password)
     }
@@ -434,7 +435,8 @@ impl KeyFormat {
     }
 }
 
-/// Returns whether a key is not a placeholder: its characters vary, and it contains a digit and no placeholder word.
+/// Returns whether a key is not a placeholder: its characters vary, and it contains a digit and no
+/// placeholder word.
 fn is_varied(rest: &str) -> bool {
     let mut seen = [false; 256];
     rest.bytes().for_each(|byte| seen[usize::from(byte)] = true);

@@ -80,8 +80,8 @@ impl KnownSecrets {
         found.map(|hit| (hit.range(), self.owners[hit.pattern().as_usize()].clone()))
     }
 
-    /// Returns a text with the secrets masked. Hidden characters inside of a secret do not hide it: such a text is returned
-    /// without its hidden characters.
+    /// Returns a text with the secrets masked. Hidden characters inside of a secret do not hide it: such a
+    /// text is returned without its hidden characters.
     pub fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let Some(automaton) = &self.automaton else { return Cow::Borrowed(text) };
         let masked = |text: &str| {
@@ -136,8 +136,8 @@ impl KnownSecrets {
         }
     }
 
-    /// Masks the secrets of a definition, except in the fields `names`, by which others call it. Returns whether there were
-    /// any.
+    /// Masks the secrets of a definition, except in the fields `names`, by which others call it. Returns
+    /// whether there were any.
     pub fn mask_definition(&self, definition: &mut Value, names: &[&str]) -> bool {
         let Value::Object(fields) = definition else { return self.mask_in(definition) };
         let texts = fields.iter_mut().filter(|(key, _)| !names.contains(&key.as_str()));
@@ -150,8 +150,8 @@ impl KnownSecrets {
     }
 }
 
-/// Gives the keys of an object the names that `renamed` returns. A name that is taken gets a number, so that no field is lost.
-/// Returns whether any key has another name now.
+/// Gives the keys of an object the names that `renamed` returns. A name that is taken gets a number, so that
+/// no field is lost. Returns whether any key has another name now.
 pub fn rename_keys(fields: &mut Map<String, Value>, renamed: impl Fn(&str) -> Option<String>) -> bool {
     if fields.keys().all(|key| renamed(key).is_none()) {
         return false;
@@ -169,7 +169,8 @@ pub fn rename_keys(fields: &mut Map<String, Value>, renamed: impl Fn(&str) -> Op
     true
 }
 
-/// Returns the forms in which a value may be written: plain, in a JSON text, percent-encoded, hexadecimal, and Base64.
+/// Returns the forms in which a value may be written: plain, in a JSON text, percent-encoded, hexadecimal,
+/// and Base64.
 fn encodings(value: &str) -> BTreeSet<Vec<u8>> {
     let mut all = BTreeSet::from([value.as_bytes().to_vec()]);
     let json = serde_json::Value::from(value).to_string();
@@ -183,7 +184,8 @@ fn encodings(value: &str) -> BTreeSet<Vec<u8>> {
     all.insert(digits.to_ascii_uppercase().into_bytes());
     all.insert(digits.into_bytes());
     for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
-        // Preceding text shifts the letters: there are three ways, whose first and last letters depend on the surroundings.
+        // Preceding text shifts the letters: there are three ways, whose first and last letters depend on the
+        // surroundings.
         for shift in 0..3 {
             let shifted = [vec![0; shift], value.as_bytes().to_vec()].concat();
             let encoded = engine.encode(&shifted);

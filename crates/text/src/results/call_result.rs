@@ -1,4 +1,5 @@
-//! The result of a call in transit: the server's own bytes as long as nobody needs to look inside, else a tree of values.
+//! The result of a call in transit: the server's own bytes as long as nobody needs to look inside, else a
+//! tree of values.
 
 use std::{mem, ops::Range};
 
@@ -37,8 +38,8 @@ impl Default for Form {
     }
 }
 
-/// A result as its server wrote it: complete, not an error, not a task, and without links. Also the changes to make on its
-/// way out.
+/// A result as its server wrote it: complete, not an error, not a task, and without links. Also the changes
+/// to make on its way out.
 #[derive(Debug)]
 struct Raw {
     json: Bytes,
@@ -58,8 +59,9 @@ impl From<Value> for CallResult {
 }
 
 impl CallResult {
-    /// Reads a server's result, without the `_meta` keys that only Nonet may use. It stays as bytes, unless something in it requires a look inside. `Err` says why it is not JSON.
-    /// Blocks while a large one is scanned.
+    /// Reads a server's result, without the `_meta` keys that only Nonet may use. It stays as bytes, unless
+    /// something in it requires a look inside. `Err` says why it is not JSON. Blocks while a large one is
+    /// scanned.
     pub fn read(json: Bytes) -> Result<Self, String> {
         let members = members(&json).map_err(|flaw| flaw.to_string())?;
         let form = match members.and_then(|members| Raw::of(&json, &members)) {
@@ -131,7 +133,8 @@ impl CallResult {
         }
     }
 
-    /// Returns whether it fits into a budget of bytes, or has nothing to shorten. False if only a tree would tell.
+    /// Returns whether it fits into a budget of bytes, or has nothing to shorten. False if only a tree would
+    /// tell.
     pub fn fits(&self, budget: usize) -> bool {
         match &self.form {
             Form::Raw(raw) => {
@@ -202,7 +205,8 @@ impl CallResult {
         }
     }
 
-    /// Adds a block with notices of Nonet's, if the result has blocks. Its mark tells it from a server's text.
+    /// Adds a block with notices of Nonet's, if the result has blocks. Its mark tells it from a server's
+    /// text.
     pub fn push_notices(&mut self, notices: &[Value]) {
         let text = json!({ "notices": notices }).to_string();
         let block = json!({ "type": "text", "text": text, "_meta": { NOTICES: true } });
@@ -365,7 +369,8 @@ fn has_links(blocks: &[u8]) -> bool {
         .any(|at| at.checked_sub(1).is_none_or(|before| blocks[before] != b'\\'))
 }
 
-/// Returns the replacement for a result that is JSON but has no tree: it contains a number that no type of Nonet's can hold.
+/// Returns the replacement for a result that is JSON but has no tree: it contains a number that no type of
+/// Nonet's can hold.
 fn unreadable(error: &serde_json::Error) -> Value {
     let message = format!(
         "The call was made, but Nonet needs to read its result and cannot: {error}. Do not repeat the call for its result; it would fail in the same way."

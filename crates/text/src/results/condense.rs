@@ -9,7 +9,8 @@ use super::{json_len, preview::head_and_tail};
 
 /// How deep parts are cut one by one; a large part below is only named.
 const DEPTH: usize = 12;
-/// The least room for a member or an item, in bytes. Of more of them than fit, the first stay, and always these few.
+/// The least room for a member or an item, in bytes. Of more of them than fit, the first stay, and always
+/// these few.
 const LEAST: usize = 160;
 const FEW: usize = 8;
 /// The least room in which a part is cut and not only named, in bytes.
@@ -137,8 +138,8 @@ pub(super) fn shortened(text: &str, budget: usize) -> String {
     }
 }
 
-/// Returns a text in which equal lines in a row are one line with their number. Times at the beginning of lines make no
-/// difference.
+/// Returns a text in which equal lines in a row are one line with their number. Times at the beginning of
+/// lines make no difference.
 pub fn without_repeats(text: &str) -> Cow<'_, str> {
     let mut runs: Vec<(&str, usize)> = Vec::new();
     for line in text.lines() {
@@ -176,8 +177,8 @@ fn without_time(line: &str) -> &str {
     if is_timed { rest } else { line }
 }
 
-/// Returns the largest size of one part in bytes that keeps all parts within `budget`: the large parts share what small parts
-/// leave.
+/// Returns the largest size of one part in bytes that keeps all parts within `budget`: the large parts share
+/// what small parts leave.
 pub fn fair_share(sizes: &[usize], budget: usize) -> usize {
     let mut sorted = sizes.to_vec();
     sorted.sort_unstable();

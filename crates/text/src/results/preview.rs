@@ -170,7 +170,8 @@ fn outline(raw: &RawValue, max: usize, depth: usize) -> Value {
     }
 }
 
-/// Returns a value cut to at most about `max` bytes: long strings are cut, and large parts replaced by their types.
+/// Returns a value cut to at most about `max` bytes: long strings are cut, and large parts replaced by their
+/// types.
 fn shortened(raw: &RawValue, max: usize, depth: usize) -> Value {
     let text = raw.get();
     if text.len() <= max {
@@ -361,8 +362,8 @@ impl Continuation {
     }
 }
 
-/// Returns the members that an own answer gets once its large parts are cut: how to read on, first in the parts with these jq
-/// paths.
+/// Returns the members that an own answer gets once its large parts are cut: how to read on, first in the
+/// parts with these jq paths.
 pub(super) fn own_note(reference: Result<&str, &str>, size: usize, cut: &[String]) -> Map<String, Value> {
     let mut note =
         Map::from_iter([("truncated".to_string(), json!(true)), ("bytes".to_string(), json!(size))]);

@@ -11,8 +11,8 @@ pub(super) const PAGE_ROWS: usize = 50;
 /// The default number of bytes of text per read.
 pub(super) const PAGE_BYTES: usize = 8_000;
 
-/// Reads a piece of a result's value, after any `select`. `query` has the params of `gateway.fetch_result`; `budget` limits
-/// the answer, in bytes. Blocks for a large result.
+/// Reads a piece of a result's value, after any `select`. `query` has the params of `gateway.fetch_result`;
+/// `budget` limits the answer, in bytes. Blocks for a large result.
 pub fn read(body: ResultBody, query: &Map<String, Value>, budget: usize) -> Result<Value, Fault> {
     let text = |key: &str| query.get(key).and_then(Value::as_str);
     let number = |key: &str| query.get(key).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());

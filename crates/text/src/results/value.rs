@@ -1,8 +1,9 @@
 //! The value of a result, as templates, filters, previews and reads see it.
 //!
-//! The value is the `structuredContent`, unless that is only a wrapper: exactly one member, a string that the text blocks
-//! repeat, or a member named in `_meta`. For a wrapper, and without `structuredContent`, the value is the text, parsed as
-//! JSON if possible; several JSON objects or arrays, one a line, are an array. Without text, it is the array of blocks.
+//! The value is the `structuredContent`, unless that is only a wrapper: exactly one member, a string that the
+//! text blocks repeat, or a member named in `_meta`. For a wrapper, and without `structuredContent`, the
+//! value is the text, parsed as JSON if possible; several JSON objects or arrays, one a line, are an array.
+//! Without text, it is the array of blocks.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -57,8 +58,8 @@ fn blocks_of(result: &Value) -> Value {
     }
 }
 
-/// Returns whether a text is JSON, and not merely readable as a number: `3.10` is a version, and a number with too many
-/// digits to represent is an identifier.
+/// Returns whether a text is JSON, and not merely readable as a number: `3.10` is a version, and a number
+/// with too many digits to represent is an identifier.
 fn is_json(text: &str) -> bool {
     let trimmed = text.trim();
     if trimmed.starts_with(|c: char| c == '-' || c.is_ascii_digit()) {
@@ -196,7 +197,8 @@ impl ResultValue {
         }
     }
 
-    /// Returns the value as templates see it. Fails only for JSON that cannot be represented, such as a number out of range.
+    /// Returns the value as templates see it. Fails only for JSON that cannot be represented, such as a
+    /// number out of range.
     pub fn into_source(self) -> Result<TemplateSource, serde_json::Error> {
         let ResultValue { body, wrapper, text } = self;
         let (json, text) = match body {
@@ -213,8 +215,9 @@ impl ResultValue {
         Ok(TemplateSource { value: json, wrapper, text: Some(text), ..TemplateSource::default() })
     }
 
-    /// Explains why a jq filter that begins with a member finds nothing: the value does not have the member. `None` if it does,
-    /// or if the filter provides for that. With `is_quick`, a member of any part counts, so that the value is not parsed.
+    /// Explains why a jq filter that begins with a member finds nothing: the value does not have the member.
+    /// `None` if it does, or if the filter provides for that. With `is_quick`, a member of any part counts,
+    /// so that the value is not parsed.
     pub fn lacks(&self, filter: &str, is_quick: bool) -> Option<String> {
         let key = first_key(filter)?;
         if self.wrapper.as_ref() == Some(&key) {
@@ -239,8 +242,9 @@ impl ResultValue {
         Some(format!("no `{}`; {there}", clip(&key, 60)))
     }
 
-    /// Returns the values that a jq filter may be written for, as JSON, likeliest first: the value, or the value in its
-    /// wrapper if the filter begins with the wrapper or names it. Each is built when it is asked for.
+    /// Returns the values that a jq filter may be written for, as JSON, likeliest first: the value, or the
+    /// value in its wrapper if the filter begins with the wrapper or names it. Each is built when it is asked
+    /// for.
     pub fn readings(&self, filter: &str) -> impl Iterator<Item = Cow<'_, str>> {
         let wrapper = self.wrapper.as_deref();
         let is_named = wrapper.is_some_and(|name| filter.contains(name));

@@ -17,7 +17,8 @@ const MIN_RUN: usize = 20;
 const MIN_PIECE: usize = 16;
 /// Bits per character of such a piece. Twenty random letters and digits have four.
 const PIECE_BITS: f64 = 3.4;
-/// The maximum share of syllables in a piece: camel-case names exceed it, and nine in ten random pieces stay below.
+/// The maximum share of syllables in a piece: camel-case names exceed it, and nine in ten random pieces stay
+/// below.
 const MOST_SYLLABLES: f64 = 0.4;
 /// The shortest value after a name; shorter ones are examples.
 const MIN_VALUE: usize = 4;
@@ -146,7 +147,8 @@ fn found(text: &str) -> Vec<(Range<usize>, String)> {
     found
 }
 
-/// Returns the range of a value among four groups, without the trailing punctuation, and whether the value is quoted.
+/// Returns the range of a value among four groups, without the trailing punctuation, and whether the value is
+/// quoted.
 fn value(found: &regex::Captures, first: usize) -> Option<(Range<usize>, bool)> {
     let at = (first..first + 4).find(|group| found.get(*group).is_some())?;
     let value = found.get(at)?;

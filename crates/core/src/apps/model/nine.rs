@@ -1,7 +1,7 @@
 //! The meta-tools for a model with more tools than fit into a request, limited to the app's tools.
 //!
-//! Only those of the nine that make sense without a user and without other apps. The handlers are the gateway's own;
-//! the gate of the app's session limits them.
+//! Only those of the nine that make sense without a user and without other apps. The handlers are the
+//! gateway's own; the gate of the app's session limits them.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! The client's own model, asked by sampling (`sampling/createMessage`).
 //!
-//! A client that supports tools in sampling gets them as tools. For other clients the system text describes the tools,
-//! and the model calls one by answering with a JSON object.
+//! A client that supports tools in sampling gets them as tools. For other clients the system text describes
+//! the tools, and the model calls one by answering with a JSON object.
 
 use nonet_base::text::clip;
 use nonet_parts::chat::{Chat, ChatCall, ChatMessage, ChatTool, Completion, in_text};

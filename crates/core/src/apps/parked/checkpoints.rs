@@ -19,7 +19,8 @@ use serde_json::{Value, json};
 use super::{MAX_BYTES, ParkedStep, Token, is_over, keep_part};
 use crate::graph::{ActionResult, Journal};
 
-/// The record of a continued workflow. If it is dropped before the end, the next holder of the token may continue.
+/// The record of a continued workflow. If it is dropped before the end, the next holder of the token may
+/// continue.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     pub(super) records: Arc<Records>,
@@ -69,7 +70,8 @@ impl Checkpoints {
             Ok(kept) => kept,
             Err(error) => return tracing::warn!(%error, "the earlier state of an app was not removed"),
         };
-        // The record itself contains the steps that have ended; what ended inside the other steps is still needed.
+        // The record itself contains the steps that have ended; what ended inside the other steps is still
+        // needed.
         for part in kept.iter().filter(|part| is_over(&part.id, ended)) {
             if let Err(error) = self.records.take(RecordKind::Parked, &self.id, &part.id).await {
                 tracing::warn!(%error, "the earlier state of an app was not removed");

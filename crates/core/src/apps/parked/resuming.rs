@@ -26,8 +26,8 @@ use crate::{
 use nonet_state::{grants::RunGrants, session::Caller};
 
 impl Apps {
-    /// Returns what the user has said to a parked run's question outside of this call, and where: in an earlier call, in a
-    /// form, or elsewhere.
+    /// Returns what the user has said to a parked run's question outside of this call, and where: in an
+    /// earlier call, in a form, or elsewhere.
     async fn known_answer(
         &self,
         caller: &Caller,
@@ -60,7 +60,7 @@ impl Apps {
             return Ok(Some((said, by)));
         }
         let answer = parked.question().read(&token, &said, None);
-        Ok(Some((json!(answer.unwrap_or_else(|again| again)), by)))
+        Ok(Some((json!(answer.unwrap_or_else(|again| *again)), by)))
     }
 
     /// Continues a run with the user's answer. Without a clear answer, asks again.
@@ -187,8 +187,8 @@ impl Apps {
         Ok(before)
     }
 
-    /// Remembers an approval for the rest of the session, if that is what the user said, and says how long the approval
-    /// holds.
+    /// Remembers an approval for the rest of the session, if that is what the user said, and says how long
+    /// the approval holds.
     fn note_run_answer(&self, caller: &Caller, parked: &ParkedFlow, answer: &Value, said: &Value) {
         let Some(asked) = parked.approval.as_ref().filter(|_| answer["status"] == "approved") else { return };
         let always = asked.lasting && answers::decision(said).decision == Decision::Always;

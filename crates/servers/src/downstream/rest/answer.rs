@@ -1,4 +1,5 @@
-//! Turns a service's answer into the result of a call: contents by media type, and the failures that HTTP defines.
+//! Turns a service's answer into the result of a call: contents by media type, and the failures that HTTP
+//! defines.
 
 use std::time::{Duration, SystemTime};
 
@@ -26,8 +27,8 @@ use crate::downstream::{BESIDE, CallError, Remedy, link::RequestError, refusal::
 
 /// The longest time for which a service can refuse calls.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
-/// The longest JSON, in bytes, that is returned as structured content as well as text. Longer JSON becomes a preview, or
-/// would use up a client's budget twice.
+/// The longest JSON, in bytes, that is returned as structured content as well as text. Longer JSON becomes a
+/// preview, or would use up a client's budget twice.
 const STRUCTURED: usize = 20_000;
 /// The member of structured content that wraps JSON other than objects.
 const WRAPPED: &str = "result";
@@ -99,7 +100,8 @@ impl RestAnswer<'_> {
             let error = self.said(reply).await;
             return Err(RequestError::Call(CallError::RateLimited { error, wait }));
         }
-        // Other credentials help with a 401, or with a 403 that names a wider scope. Any other 403 is the service's answer.
+        // Other credentials help with a 401, or with a 403 that names a wider scope. Any other 403 is the
+        // service's answer.
         if let Some(refusal) = reply.wants_sign_in().as_ref().and_then(Refusal::of) {
             return Err(RequestError::Call(self.not_allowed(&refusal, reply).await));
         }
@@ -130,7 +132,8 @@ impl RestAnswer<'_> {
         self.server.credentials.mask(&text.replace(char::is_control, " "))
     }
 
-    /// Returns why these credentials do not allow the call. Other calls continue: much of a service may be public.
+    /// Returns why these credentials do not allow the call. Other calls continue: much of a service may be
+    /// public.
     async fn not_allowed(&self, refusal: &Refusal, reply: RestReply) -> CallError {
         let needed = self.described.sender.refused(refusal).await;
         let remedy = match self.is_home {
@@ -213,7 +216,8 @@ impl RestAnswer<'_> {
         result
     }
 
-    /// Adds the wanted headers and the step to the next page, if any, in `_meta`; the gateway shows them beside the result.
+    /// Adds the wanted headers and the step to the next page, if any, in `_meta`; the gateway shows them
+    /// beside the result.
     fn with_more(&self, mut result: Value, body: Option<&Value>) -> Value {
         let mut more = Map::new();
         let headers: Map<String, Value> = self
@@ -320,7 +324,8 @@ fn is_limited(status: StatusCode, headers: &HeaderMap) -> bool {
         || status == StatusCode::FORBIDDEN && (is_used_up || headers.contains_key(header::RETRY_AFTER))
 }
 
-/// Returns when to call again, if the answer says so: in seconds, as a date, or as the reset time of its limit.
+/// Returns when to call again, if the answer says so: in seconds, as a date, or as the reset time of its
+/// limit.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
     let now_ms = unix_ms(now);

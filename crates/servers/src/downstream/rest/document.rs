@@ -45,7 +45,8 @@ pub(super) async fn read_file(path: &Path, wanted: Option<Globs>) -> Result<(Ser
     read.map_err(LinkError::Failed)
 }
 
-/// Reads a document from an address. Credentials are sent only to the service's host, as the configuration names it.
+/// Reads a document from an address. Credentials are sent only to the service's host, as the configuration
+/// names it.
 pub(super) async fn fetch(
     sender: &Sender,
     url: &str,

@@ -1,5 +1,5 @@
-//! Finds the next page of an answer, if the answer names one: a ready-made call if the operation's own params reach the page,
-//! else a sentence.
+//! Finds the next page of an answer, if the answer names one: a ready-made call if the operation's own params
+//! reach the page, else a sentence.
 
 use http::{HeaderMap, header};
 use nonet_rest::Operation;

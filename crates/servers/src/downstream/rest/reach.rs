@@ -1,8 +1,8 @@
 //! Restricts where requests of a REST service may go: to private addresses only if the user named them.
 //!
-//! A fetched document, a redirect, or a public host name that resolves into the private network (DNS rebinding) must not
-//! reach what only this machine or its network can reach. Behind a proxy, the proxy resolves names, so only numeric addresses
-//! are checked here.
+//! A fetched document, a redirect, or a public host name that resolves into the private network (DNS
+//! rebinding) must not reach what only this machine or its network can reach. Behind a proxy, the proxy
+//! resolves names, so only numeric addresses are checked here.
 
 use std::{
     collections::HashSet,
@@ -30,7 +30,8 @@ pub(super) struct PrivateHosts(Arc<Hosts>);
 struct Hosts {
     /// The hosts in the private network that the user named.
     own: RwLock<HashSet<String>>,
-    /// Whether the document is trusted: a file, or at a private address. Then its addresses are trusted as well.
+    /// Whether the document is trusted: a file, or at a private address. Then its addresses are trusted as
+    /// well.
     is_own: bool,
     /// Whether every host may be in the private network.
     all: bool,
@@ -117,7 +118,8 @@ impl Resolve for PrivateHosts {
     }
 }
 
-/// Returns whether an address is written as a private one: by a private number, or by a name that is not public.
+/// Returns whether an address is written as a private one: by a private number, or by a name that is not
+/// public.
 fn names_private(url: &str) -> bool {
     let Some(host) = host(url) else { return false };
     match address(&host) {

@@ -1,5 +1,5 @@
-//! Sends requests to a REST service: with credentials only to the service's own host, through redirects, and never to a
-//! private address that nobody named.
+//! Sends requests to a REST service: with credentials only to the service's own host, through redirects, and
+//! never to a private address that nobody named.
 
 use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
 
@@ -158,9 +158,9 @@ impl Sender {
         })
     }
 
-    /// Sends a request, with credentials if it `is_home`, and follows redirects: on the same host as HTTP specifies, to
-    /// another host only as a GET or HEAD, and from there on without credentials. Returns the first answer that is not a
-    /// redirect or must not be followed.
+    /// Sends a request, with credentials if it `is_home`, and follows redirects: on the same host as HTTP
+    /// specifies, to another host only as a GET or HEAD, and from there on without credentials. Returns the
+    /// first answer that is not a redirect or must not be followed.
     pub(super) async fn send(
         &self,
         first: &RestRequest,
@@ -283,7 +283,8 @@ fn method_after(status: StatusCode, method: &Method) -> Method {
     }
 }
 
-/// Returns whether content for one address may go to the other: the same host and port, and not from TLS to plain text.
+/// Returns whether content for one address may go to the other: the same host and port, and not from TLS to
+/// plain text.
 pub(super) fn is_same_host(one: &Url, other: &Url) -> bool {
     let ports = (one.port_or_known_default(), other.port_or_known_default());
     one.host_str() == other.host_str()
