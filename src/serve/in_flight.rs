@@ -2,7 +2,8 @@
 //!
 //! A client of the session era gets servers' requests while its own request is in flight. A client of the
 //! stateless era gets an unfinished result and repeats the request with the answers (SEP-2322); until then
-//! the request is parked here, under a handle that is valid once, for the same request and profile.
+//! the request waits in the room (`state/asking`), under a handle that is valid once, for the same request
+//! and owner.
 
 use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc};
 
@@ -10,10 +11,7 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered}
 use nonet_base::json::set_member;
 use nonet_core::{Gateway, Room};
 use nonet_meta::{self as meta, MetaAnswer};
-use nonet_parts::{
-    jobs::{self, JobOwner},
-    quotas::Account,
-};
+use nonet_parts::jobs::{self, JobOwner};
 use nonet_peer::{client::ClientWay, request::RequestContext};
 use nonet_servers::downstream::{ClientChannel, ClientMessage, InputReplies, InputRequests, LogLevel};
 use nonet_state::{
@@ -74,23 +72,17 @@ pub(super) enum AskRoute {
 
 impl AskRoute {
     /// Waits for a question of an earlier call that this request can bring to the client.
-    async fn next(&self, asker: &ClientChannel, account: &Account) -> EarlyMessage {
-        match self.room_of_earlier(asker, account) {
-            Some(room) => EarlyMessage::Earlier(room.next(asker).await),
-            None => std::future::pending().await,
+    async fn next(&self, asker: &ClientChannel, owner: &JobOwner) -> EarlyMessage {
+        match self {
+            Self::AtOnce => std::future::pending().await,
+            Self::NextRequest { room, .. } => EarlyMessage::Earlier(room.next(asker, owner).await),
         }
     }
 
     /// Returns a question of an earlier call that this request can bring to the client, if there is one.
-    fn take(&self, asker: &ClientChannel, account: &Account) -> Option<EarlyMessage> {
-        self.room_of_earlier(asker, account)?.take(asker).map(EarlyMessage::Earlier)
-    }
-
-    /// Returns where questions of earlier calls wait, if this request can bring one to the client. A request
-    /// that would have to be parked for that leaves them to another request if there is no place for it.
-    fn room_of_earlier(&self, asker: &ClientChannel, account: &Account) -> Option<&Room> {
+    fn take(&self, asker: &ClientChannel, owner: &JobOwner) -> Option<EarlyMessage> {
         let Self::NextRequest { room, .. } = self else { return None };
-        Some(&**room).filter(|room| !asker.parks || room.has_place(account))
+        room.take(asker, owner).map(EarlyMessage::Earlier)
     }
 
     /// Brings the questions of a call that goes on as a task to its client, until the call has ended.
@@ -249,7 +241,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
             let told = tokio::select! {
                 biased;
                 ended = &mut self.work => {
-                    self.held = self.way_back.take(&self.asker, &self.owner.account);
+                    self.held = self.way_back.take(&self.asker, &self.owner);
                     let silent = self.held.is_none()
                         && self.progress.as_ref().is_none_or(mpsc::Receiver::is_empty)
                         && self.toward.is_empty()
@@ -261,7 +253,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
                     return None;
                 }
                 Some(told) = next(&mut self.progress, &mut self.toward) => told,
-                told = self.way_back.next(&self.asker, &self.owner.account) => told,
+                told = self.way_back.next(&self.asker, &self.owner) => told,
             };
             match told {
                 EarlyMessage::Toward(ClientMessage::Log(params)) if !is_wanted(&params, level) => {}
@@ -319,7 +311,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
         let over = CancellationToken::new();
         // Questions of earlier calls stay with the client when this request ends.
         let mut earlier: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
-        self.held = self.held.take().or_else(|| self.way_back.take(&self.asker, &self.owner.account));
+        self.held = self.held.take().or_else(|| self.way_back.take(&self.asker, &self.owner));
         let ended = loop {
             let told = match self.held.take() {
                 Some(told) => told,
@@ -327,7 +319,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
                     biased;
                     ended = &mut self.work => break ended,
                     Some(told) = next(&mut self.progress, &mut self.toward) => told,
-                    told = self.way_back.next(&self.asker, &self.owner.account) => told,
+                    told = self.way_back.next(&self.asker, &self.owner) => told,
                     Some(()) = asking.next(), if !asking.is_empty() => continue,
                     Some(()) = earlier.next(), if !earlier.is_empty() => continue,
                     () = context.cancel.cancelled(), if !cancelled => {
@@ -341,7 +333,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
                 EarlyMessage::Progress(params) => forward(params).await,
                 EarlyMessage::Toward(ClientMessage::Log(params)) => tell(way, *params, level).await,
                 EarlyMessage::Toward(ClientMessage::Ask(requests, reply)) if self.asker.parks => {
-                    if !parking.room.has_place(&self.owner.account) {
+                    if !parking.room.has_place(&self.owner) {
                         let account = self.owner.account.name();
                         tracing::warn!(%account, "too many requests are waiting for their clients; a server's request finds no room");
                         continue;
@@ -554,6 +546,7 @@ mod tests {
     use nonet_config::Quotas;
 
     use super::*;
+    use nonet_parts::quotas::Account;
 
     fn owner(profile: Option<&str>, account: Arc<Account>) -> JobOwner {
         JobOwner { profile: profile.map(String::from), account, ..JobOwner::default() }
@@ -639,7 +632,7 @@ mod tests {
         let account = || Account::of_session(Quotas { parked: 2, ..Quotas::default() });
         let (one, other) = (account(), account());
         let park = |account: &Arc<Account>| {
-            let has_place = parking.room.has_place(account);
+            let has_place = parking.room.has_place(&owner(None, account.clone()));
             let asked = ServerQuestion::new(InputRequests::new(), oneshot::channel().0);
             assert!(parking.park(request(account.clone()), asked).is_ok());
             has_place
@@ -649,7 +642,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_question_of_an_earlier_call_without_room_waits_for_another_request() {
-        let full = Account::of_session(Quotas { parked: 0, ..Quotas::default() });
+        let full = owner(None, Account::of_session(Quotas { parked: 0, ..Quotas::default() }));
         let channels = ClientChannels::new(&Session::default(), Arc::default(), true, None, false);
         let (room, (reply, mut replied)) = (parking().room, oneshot::channel());
         let session = channels.asker.session;
@@ -657,8 +650,8 @@ mod tests {
         let way = AskRoute::NextRequest { room, session, by_task: false };
         assert!(way.take(&channels.asker, &full).is_none(), "there is no room");
         assert!(replied.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Empty));
-        assert!(way.take(&channels.asker, &Account::default()).is_some(), "another request finds it");
-        assert!(way.take(&channels.asker, &Account::default()).is_none(), "once");
+        assert!(way.take(&channels.asker, &JobOwner::default()).is_some(), "another request finds it");
+        assert!(way.take(&channels.asker, &JobOwner::default()).is_none(), "once");
     }
 
     fn request(account: Arc<Account>) -> Box<InFlightRequest<u8>> {

@@ -665,6 +665,19 @@ fn what_a_client_asks_its_user_can_be_answered_on_the_page() {
     let token = again["token"].as_str().expect("a token");
     let denied = ask(&mut client, json!({ "token": token, "answer": "deny" }));
     assert_eq!(denied["status"], "denied", "{denied}");
+
+    // A client that fetches the answer by its token gets the result of the approved call, which is made once.
+    let pay = json!({ "name": "shop.pay", "params": { "sum": 7 } });
+    let fault = client.answer("execute_tool", pay.clone());
+    assert_eq!(fault["error"]["code"], "needs_approval", "{fault}");
+    let token = waiting()[0]["token"].clone();
+    assert_eq!(answer(token.as_str().expect("a token"), json!("allow")).0, 204);
+    let paid = client.call("ask_user", json!({ "token": token }));
+    assert_ne!(paid["isError"], true, "{paid}");
+    let gone = ask(&mut client, json!({ "token": token }));
+    assert_eq!(gone["error"]["code"], "not_found", "{gone}");
+    let fault = client.answer("execute_tool", pay);
+    assert_eq!(fault["error"]["code"], "needs_approval", "{fault}");
 }
 
 #[test]

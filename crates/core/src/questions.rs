@@ -67,7 +67,7 @@ const SECRET_WORDS: [&str; 6] =
 /// The choice that allows a tool for the rest of the session.
 const FOR_SESSION: &str = "allow_for_session";
 
-/// Everything that waits for the user, and the user's answers that wait for clients.
+/// What waits for the user in this process, and the user's answers that wait for clients.
 pub type Room = WaitingRoom<ChatQuestion>;
 
 /// Questions in forms and in chats.
@@ -353,14 +353,15 @@ impl Questions {
         // An answer that was never fetched does not answer the same call again.
         while self.room.take_chat(|_, open| is_same(open)).is_some() {}
         let token = same.into_iter().next().unwrap_or_else(|| self.room.token("ask-"));
-        let chat = ChatQuestion { question, client: caller.client.to_string(), settled: None };
+        let chat =
+            ChatQuestion { question: question.into(), client: caller.client.to_string(), settled: None };
         self.put_in_room(&token, caller.owner(), QUESTION_AGE, chat);
         token
     }
 
     fn put_in_room(&self, token: &str, owner: JobOwner, lasts: Duration, chat: ChatQuestion) {
-        let bytes = chat.question.bytes();
-        self.room.put_chat(token.into(), owner, lasts, chat, bytes);
+        let size = (chat.question.bytes(), chat.is_approved());
+        self.room.put_chat(token.into(), owner, lasts, chat, size);
     }
 
     /// Returns a question that a caller has asked.
@@ -373,25 +374,32 @@ impl Questions {
         own.into_iter().next().ok_or_else(|| no_question(token))
     }
 
-    /// Removes a question that no longer waits for the chat. Returns its outcome: the call that may run, or
-    /// the answer that the user gave elsewhere.
-    fn settled(&self, token: &str, open: ChatQuestion) -> Option<AskOutcome> {
-        let outcome = match (open.settled.map(|settled| settled.answer), open.question.about) {
-            (None, QuestionSubject::Call { in_chat: false, held, .. }) => AskOutcome::run(held),
-            (None, _) => return None,
-            (Some(answer), QuestionSubject::Call { held, .. }) if answer.status == AskStatus::Approved => {
-                AskOutcome::run(held)
-            }
-            (Some(answer), _) => AskOutcome::Answer(Box::new(answer)),
+    /// Takes a question that no longer waits for the chat. Returns its outcome: the call that may run, or the
+    /// answer that the user gave elsewhere.
+    fn settled(&self, caller: &Caller, token: &str) -> Option<AskOutcome> {
+        let mut open = self.room.take_chat(|of, open| of == token && open.is_for_client())?;
+        let held = match &open.question.about {
+            QuestionSubject::Call { held, .. } => Some(held.clone()),
+            _ => None,
         };
-        self.room.take_chat(|of, _| of == token).map(|_| outcome)
+        match (&mut open.settled, held) {
+            (None, Some(held)) => Some(AskOutcome::run(held)),
+            (None, None) => None,
+            (Some(settled), Some(held)) if settled.answer.status == AskStatus::Approved => {
+                settled.is_fetched = true;
+                let left = APPROVAL_AGE.saturating_sub(settled.at.elapsed());
+                self.put_in_room(token, caller.owner(), left, open);
+                Some(AskOutcome::run(held))
+            }
+            (Some(settled), _) => Some(AskOutcome::Answer(Box::new(settled.answer.clone()))),
+        }
     }
 
     /// Repeats an open question. Content without an answer leaves it open.
     fn still_open(&self, caller: &Caller, token: &str, content: bool) -> Result<AskOutcome, Fault> {
         let question = self.of_caller(caller, token)?;
         let mut again = question.question.put(token);
-        if let Some(outcome) = self.settled(token, question) {
+        if let Some(outcome) = self.settled(caller, token) {
             return Ok(outcome);
         }
         if content {
@@ -419,7 +427,7 @@ impl Questions {
         {
             return Ok(AskOutcome::Answer(Box::new(answer)));
         }
-        if let Some(mut outcome) = self.settled(token, open.clone()) {
+        if let Some(mut outcome) = self.settled(caller, token) {
             if let AskOutcome::Answer(answer) = &mut outcome {
                 answer.hint =
                     Some("The user had already answered on Nonet's page; that answer counts.".into());
@@ -439,7 +447,8 @@ impl Questions {
         let Some(held) = self.approved_call(&open, &answer).await else {
             return Ok(AskOutcome::Answer(Box::new(answer)));
         };
-        let settled = Some(SettledAnswer { answer, by: Approver::Chat, at: Instant::now() });
+        let settled = SettledAnswer { answer, by: Approver::Chat, at: Instant::now(), is_fetched: true };
+        let settled = Some(settled);
         self.put_in_room(token, caller.owner(), APPROVAL_AGE, ChatQuestion { settled, ..open });
         Ok(AskOutcome::run(held))
     }
@@ -489,9 +498,11 @@ impl Questions {
         }
         let runs = self.approved_call(&open, &answer).await.is_some();
         let told = SettledQuestion { client: open.client.clone(), tool: question.tool() };
-        let settled = Some(SettledAnswer { answer: answer.clone(), by: Approver::Page, at: Instant::now() });
-        let left = until.saturating_duration_since(Instant::now());
-        self.put_in_room(token, owner, left, ChatQuestion { settled, ..open });
+        let (at, is_fetched) = (Instant::now(), false);
+        let settled = Some(SettledAnswer { answer: answer.clone(), by: Approver::Page, at, is_fetched });
+        let left = until.saturating_duration_since(at);
+        let lasts = if runs { left.max(APPROVAL_AGE) } else { left };
+        self.put_in_room(token, owner, lasts, ChatQuestion { settled, ..open });
         if let Some(session) = session {
             let answer = AskAnswer { next_step: runs.then(|| ask_again(token)), ..answer };
             session.notify(Notice::QuestionAnswered { token: token.into(), answer });

@@ -157,7 +157,7 @@ impl KeptQuestions {
     /// Stores a question under an id, in place of the one that has the id. Returns whether there is room for
     /// it.
     pub async fn put(&self, owner: &str, id: &str, body: Value) -> Result<bool, StoreError> {
-        self.drop_expired(owner).await?;
+        self.drop_expired(owner).await;
         let (owner, id) = (owner.into(), id.into());
         let record = NewRecord { owner, id, held: false, ..NewRecord::new(self.kind, body) };
         Ok(self.records.put(record, RecordQuota::Refuse(self.most)).await?.is_some())
@@ -167,10 +167,17 @@ impl KeptQuestions {
     pub async fn get(&self, owner: &str, id: &str) -> Result<Option<Record>, StoreError> {
         let record = self.records.get(self.kind, owner, id).await?;
         if record.as_ref().is_some_and(|record| self.age(record) >= self.lasts) {
-            self.drop_expired(owner).await?;
+            self.drop_expired(owner).await;
             return Ok(None);
         }
         Ok(record)
+    }
+
+    /// Returns the questions of an owner that wait, oldest first.
+    async fn of_owner(&self, owner: &str) -> Result<Vec<Record>, StoreError> {
+        let mut own = self.records.all(self.kind, owner).await?;
+        own.retain(|record| self.age(record) < self.lasts);
+        Ok(own)
     }
 
     /// Returns the questions of all owners that wait, oldest first.
@@ -180,9 +187,11 @@ impl KeptQuestions {
         Ok(all)
     }
 
-    async fn drop_expired(&self, owner: &str) -> Result<(), StoreError> {
+    async fn drop_expired(&self, owner: &str) {
         let before = self.clock.unix_ms().saturating_sub(millis(self.lasts)).saturating_add(1);
-        self.records.drop_old(self.kind, owner, before).await.map(drop)
+        if let Err(error) = self.records.drop_old(self.kind, owner, before).await {
+            tracing::warn!(%error, "questions that have waited too long were not removed");
+        }
     }
 }
 
@@ -215,8 +224,8 @@ impl Approvals {
 
     /// Returns the approval with this key.
     pub async fn of_key(&self, owner: &str, key: &str) -> Result<Option<WaitingApproval>, StoreError> {
-        let every = self.every().await?;
-        Ok(every.into_iter().find(|one| one.record.owner == owner && one.asked.key == key))
+        let own = self.kept.of_owner(owner).await?;
+        Ok(own.into_iter().filter_map(|record| self.read(record)).find(|one| one.asked.key == key))
     }
 
     /// Returns the id of the approval that expects an answer at this one-time address.

@@ -1,5 +1,6 @@
 //! The waiting room: the questions in this process that wait for an answer, by whichever channel the answer
-//! comes. Each has a token, an owner and an end. Questions that outlive the process are in the store.
+//! comes. Each has an end; those that a client comes back for have a token and an owner as well. Questions
+//! that outlive the process are in the store.
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,7 @@ use std::{
 };
 
 use nonet_api::question::{PageAction, PageAnswer, PageQuestion};
-use nonet_parts::{approvals::AnswerError, cluster::Cluster, jobs::JobOwner, quotas::Account};
+use nonet_parts::{approvals::AnswerError, cluster::Cluster, jobs::JobOwner};
 use nonet_schema::Schema;
 use nonet_servers::downstream::{ClientChannel, InputReplies, InputRequests};
 use parking_lot::Mutex;
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 pub const PARKED_FOR: Duration = Duration::from_secs(600);
 /// How long a server's question waits on the page at most: longer than its call.
 const ON_PAGE_FOR: Duration = Duration::from_secs(24 * 3_600);
-/// The maximum number of parked requests.
+/// The maximum number of parked requests of a profile.
 pub const MAX_PARKED: usize = 1_000;
 /// How many bytes of questions the chats of one account may have; beyond that, or beyond its quota, its
 /// oldest question is dropped.
@@ -49,8 +50,9 @@ pub struct WaitingRoom<C> {
     pub cluster: Option<Arc<Cluster>>,
 }
 
-/// The channel of a question, and its number.
-type QuestionKey = (ChannelKind, u64);
+/// The channel of a question, its session if another request of the session can bring it to the client (else
+/// 0), and its number.
+type QuestionKey = (ChannelKind, u64, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ChannelKind {
@@ -63,7 +65,7 @@ enum ChannelKind {
 impl ChannelKind {
     /// Returns the keys of its questions.
     fn keys(self) -> RangeInclusive<QuestionKey> {
-        (self, 0)..=(self, u64::MAX)
+        (self, 0, 0)..=(self, u64::MAX, u64::MAX)
     }
 }
 
@@ -72,7 +74,7 @@ impl ChannelKind {
 pub struct PendingQuestion<C> {
     /// The token by which its client gets the answer, or comes back with it; empty if the client knows none.
     pub token: String,
-    /// Who asked, and whose quotas the question counts against.
+    /// Who asked, and whose quotas the question counts against if its channel has any.
     pub owner: JobOwner,
     /// When it was asked.
     pub since: Instant,
@@ -84,8 +86,8 @@ pub struct PendingQuestion<C> {
 /// The way by which an answer comes, and what goes on with the answer.
 #[derive(Debug)]
 enum QuestionChannel<C> {
-    /// The chat of its client, the page or the shell. With its size in bytes.
-    Chat(C, usize),
+    /// The chat of its client, the page or the shell. With its size in bytes, and whether it is an approval.
+    Chat(C, usize, bool),
     /// The live page, during a call of this tool that its user makes.
     Page(String, ServerQuestion),
     /// Another request of the session of a call that goes on as a task, or the task itself.
@@ -172,11 +174,12 @@ impl<C> WaitingRoom<C> {
             QuestionChannel::Task { .. } => ChannelKind::Task,
             QuestionChannel::Repeat(..) => ChannelKind::Repeat,
         };
-        let (key, since) = ((kind, self.next.fetch_add(1, Ordering::Relaxed)), Instant::now());
+        let session = owner.session.filter(|_| kind == ChannelKind::Task).unwrap_or_default();
+        let (key, since) = ((kind, session, self.next.fetch_add(1, Ordering::Relaxed)), Instant::now());
         let question = PendingQuestion { token, owner, since, until: since + lasts, channel };
         let mut waiting = self.waiting.lock();
         // A parked request is dropped by its own timer.
-        waiting.retain(|(kind, _), one| one.is_open() || *kind == ChannelKind::Repeat);
+        waiting.retain(|(kind, ..), one| one.is_open() || *kind == ChannelKind::Repeat);
         waiting.insert(key, question);
         key
     }
@@ -195,13 +198,23 @@ impl<C> WaitingRoom<C> {
 
 /// Questions in chats.
 impl<C> WaitingRoom<C> {
-    /// Adds a question in a chat, in place of its account's oldest ones beyond the quota.
-    pub fn put_chat(&self, token: String, owner: JobOwner, lasts: Duration, question: C, bytes: usize) {
+    /// Adds a question in a chat, in place of its account's oldest ones beyond the quota. What the user has
+    /// approved (`is_approval`) has a quota of its own, so that later questions do not cost an approval.
+    pub fn put_chat(
+        &self,
+        token: String,
+        owner: JobOwner,
+        lasts: Duration,
+        question: C,
+        (bytes, is_approval): (usize, bool),
+    ) {
         let account = owner.account.clone();
-        let new = self.put(token, owner, lasts, QuestionChannel::Chat(question, bytes));
+        let new = self.put(token, owner, lasts, QuestionChannel::Chat(question, bytes, is_approval));
         let mut waiting = self.waiting.lock();
         let own = waiting.range(ChannelKind::Chat.keys()).filter_map(|(key, one)| match one.channel {
-            QuestionChannel::Chat(_, bytes) if one.owner.account == account => Some((*key, bytes)),
+            QuestionChannel::Chat(_, bytes, of) if of == is_approval && one.owner.account == account => {
+                Some((*key, bytes))
+            }
             _ => None,
         });
         let own: Vec<(QuestionKey, usize)> = own.collect();
@@ -220,7 +233,7 @@ impl<C> WaitingRoom<C> {
         let waiting = self.waiting.lock();
         let open = waiting.range(ChannelKind::Chat.keys()).filter(|(_, one)| one.is_open());
         let read = open.filter_map(|(_, one)| match &one.channel {
-            QuestionChannel::Chat(question, _) => read(one, question),
+            QuestionChannel::Chat(question, ..) => read(one, question),
             _ => None,
         });
         read.collect()
@@ -229,11 +242,11 @@ impl<C> WaitingRoom<C> {
     /// Takes the oldest question in a chat that fits.
     pub fn take_chat(&self, fits: impl Fn(&str, &C) -> bool) -> Option<C> {
         let taken = self.take_first(ChannelKind::Chat, |one| match &one.channel {
-            QuestionChannel::Chat(question, _) => fits(&one.token, question),
+            QuestionChannel::Chat(question, ..) => fits(&one.token, question),
             _ => false,
         });
         match taken?.channel {
-            QuestionChannel::Chat(question, _) => Some(question),
+            QuestionChannel::Chat(question, ..) => Some(question),
             _ => None,
         }
     }
@@ -251,7 +264,7 @@ impl<C> WaitingRoom<C> {
     pub fn on_page(&self) -> Vec<PageQuestion> {
         let waiting = self.waiting.lock();
         let open = waiting.range(ChannelKind::Page.keys()).filter(|(_, one)| one.is_open());
-        let shown = open.filter_map(|(&(_, id), one)| {
+        let shown = open.filter_map(|(&(_, _, id), one)| {
             let QuestionChannel::Page(tool, asked) = &one.channel else { return None };
             let params = &asked.requests.values().next()?["params"];
             Some(PageQuestion {
@@ -273,26 +286,31 @@ impl<C> WaitingRoom<C> {
     /// If the question is no longer open, or the answer does not fit its form.
     pub fn answer_on_page(&self, id: u64, given: PageAnswer) -> Result<(), AnswerError> {
         let PageAnswer { action, content } = given;
-        let (mut waiting, key) = (self.waiting.lock(), (ChannelKind::Page, id));
-        let open = waiting.get(&key).filter(|one| one.is_open());
-        let Some(QuestionChannel::Page(_, asked)) = open.map(|one| &one.channel) else {
-            return Err(AnswerError::Unknown);
+        let key = (ChannelKind::Page, 0, id);
+        let form = match self.waiting.lock().get(&key).filter(|one| one.is_open()).map(|one| &one.channel) {
+            Some(QuestionChannel::Page(_, asked)) => {
+                asked.requests.values().find_map(|it| it["params"].get("requestedSchema")).cloned()
+            }
+            _ => return Err(AnswerError::Unknown),
         };
         let mut answer = json!({ "action": action });
         if action == PageAction::Accept
-            && let Some(form) = asked.requests.values().find_map(|it| it["params"].get("requestedSchema"))
+            && let Some(form) = form
         {
             let content = Value::Object(content.unwrap_or_default());
-            let form = Schema::new(form.clone());
+            let form = Schema::new(form);
             if !form.accepts(&content) {
                 let faults = form.read(content).err().map(|misfit| misfit.faults.join("; "));
                 return Err(AnswerError::Unfit(faults.unwrap_or_default()));
             }
             answer["content"] = content;
         }
-        if let Some(QuestionChannel::Page(_, asked)) = waiting.remove(&key).map(|one| one.channel) {
-            asked.answer(|_| Some(answer.clone()));
-        }
+        // Of two answers the first counts.
+        let taken = self.waiting.lock().remove(&key);
+        let Some(QuestionChannel::Page(_, asked)) = taken.map(|one| one.channel) else {
+            return Err(AnswerError::Unknown);
+        };
+        asked.answer(|_| Some(answer.clone()));
         Ok(())
     }
 }
@@ -310,13 +328,13 @@ impl<C: Send + 'static> WaitingRoom<C> {
     }
 
     /// Waits for a question that another request of the session may bring to the client, and takes it.
-    pub async fn next(&self, asker: &ClientChannel) -> ServerQuestion {
+    pub async fn next(&self, asker: &ClientChannel, owner: &JobOwner) -> ServerQuestion {
         loop {
             let posted = self.posted.notified();
             tokio::pin!(posted);
             // Before the look, so that nothing is missed.
             posted.as_mut().enable();
-            if let Some(taken) = self.take(asker) {
+            if let Some(taken) = self.take(asker, owner) {
                 return taken;
             }
             posted.await;
@@ -324,26 +342,32 @@ impl<C: Send + 'static> WaitingRoom<C> {
     }
 
     /// Takes the oldest question that another request of the session may bring to the client, whose channel
-    /// is `asker`.
-    pub fn take(&self, asker: &ClientChannel) -> Option<ServerQuestion> {
+    /// is `asker`. A request that would have to be parked for that leaves it if there is no place.
+    pub fn take(&self, asker: &ClientChannel, owner: &JobOwner) -> Option<ServerQuestion> {
         let can = |request: &Value| {
             asker.can_answer(request["method"].as_str().unwrap_or_default(), &request["params"])
         };
-        let taken = self.take_first(ChannelKind::Task, |one| match &one.channel {
-            QuestionChannel::Task { by_task: false, asked, .. } => {
-                one.owner.session == Some(asker.session) && asked.requests.values().all(can)
-            }
+        let fits = |one: &PendingQuestion<C>| match &one.channel {
+            QuestionChannel::Task { by_task: false, asked, .. } => asked.requests.values().all(can),
             _ => false,
-        })?;
-        let QuestionChannel::Task { asked, .. } = taken.channel else { return None };
-        Some(asked)
+        };
+        let mut waiting = self.waiting.lock();
+        let of_session = (ChannelKind::Task, asker.session, 0)..=(ChannelKind::Task, asker.session, u64::MAX);
+        let key = *waiting.range(of_session).find(|(_, one)| one.is_open() && fits(one))?.0;
+        if asker.parks && !has_place(&waiting, owner) {
+            return None;
+        }
+        match waiting.remove(&key)?.channel {
+            QuestionChannel::Task { asked, .. } => Some(asked),
+            _ => None,
+        }
     }
 
     /// Returns the unanswered requests of a call, under keys that are unique for the call.
     pub fn of_call(&self, call: u64) -> InputRequests {
         let mut waiting = self.waiting.lock();
         let open = waiting.range_mut(ChannelKind::Task.keys()).filter(|(_, one)| one.is_open());
-        let own = open.filter_map(|((_, number), one)| Some((number, one.of_call(call)?)));
+        let own = open.filter_map(|((_, _, number), one)| Some((number, one.of_call(call)?)));
         let keyed = own.flat_map(|(number, asked)| {
             asked.requests.iter().map(move |(key, request)| (format!("{number}-{key}"), request.clone()))
         });
@@ -354,7 +378,7 @@ impl<C: Send + 'static> WaitingRoom<C> {
     /// the answers.
     pub fn answer_of_call(&self, call: u64, given: &BTreeMap<String, Value>) {
         let mut waiting = self.waiting.lock();
-        let whole = waiting.extract_if(ChannelKind::Task.keys(), |(_, number), one| {
+        let whole = waiting.extract_if(ChannelKind::Task.keys(), |(_, _, number), one| {
             one.of_call(call).is_some_and(|asked| {
                 asked.take(|key| given.get(&format!("{number}-{key}")).cloned());
                 asked.requests.is_empty()
@@ -380,12 +404,9 @@ impl<C: Send + 'static> WaitingRoom<C> {
 
 /// Requests that wait for their clients' answers.
 impl<C: Send + 'static> WaitingRoom<C> {
-    /// Whether one more request of an account may wait for its client.
-    pub fn has_place(&self, account: &Account) -> bool {
-        let waiting = self.waiting.lock();
-        let parked = || waiting.range(ChannelKind::Repeat.keys());
-        let own = parked().filter(|(_, one)| *one.owner.account == *account).count();
-        own < account.quotas().parked && parked().count() < MAX_PARKED
+    /// Whether one more request of an owner may wait for its client.
+    pub fn has_place(&self, owner: &JobOwner) -> bool {
+        has_place(&self.waiting.lock(), owner)
     }
 
     /// Parks a request, identified by `what`, until its client repeats it with the answers. It ends after a
@@ -421,4 +442,14 @@ impl<C: Send + 'static> WaitingRoom<C> {
         };
         Some((request, asked))
     }
+}
+
+/// Whether one more request of an owner may wait for its client: within the account's quota, and within the
+/// limit of the profile.
+fn has_place<C>(waiting: &BTreeMap<QuestionKey, PendingQuestion<C>>, owner: &JobOwner) -> bool {
+    let parked = waiting.range(ChannelKind::Repeat.keys()).map(|(_, one)| &one.owner);
+    let of_profile = parked.filter(|one| one.profile == owner.profile);
+    let (all, own) =
+        of_profile.fold((0, 0), |(all, own), one| (all + 1, own + usize::from(one.account == owner.account)));
+    own < owner.account.quotas().parked && all < MAX_PARKED
 }

@@ -64,7 +64,7 @@ pub(crate) struct Question {
 /// A question in a client's chat.
 #[derive(Clone, Debug)]
 pub struct ChatQuestion {
-    pub(super) question: Question,
+    pub(super) question: Arc<Question>,
     /// The client's name.
     pub(super) client: String,
     pub(super) settled: Option<SettledAnswer>,
@@ -77,6 +77,8 @@ pub(super) struct SettledAnswer {
     pub answer: AskAnswer,
     pub by: Approver,
     pub at: Instant,
+    /// Whether its client has the answer, and only the approved call is still to be made.
+    pub is_fetched: bool,
 }
 
 impl ChatQuestion {
@@ -93,13 +95,24 @@ impl ChatQuestion {
     /// Returns who has approved a call that was not made since.
     pub(super) fn approver(&self, call: &Approval) -> Option<Approver> {
         let settled = self.settled.as_ref().filter(|settled| settled.at.elapsed() < APPROVAL_AGE)?;
-        let is_approved = settled.answer.status == AskStatus::Approved && self.question.is_about(call);
-        is_approved.then_some(settled.by)
+        (self.is_approved() && self.question.is_about(call)).then_some(settled.by)
     }
 
-    /// Whether its client has given the answer itself, and only the approved call is still to be made.
+    /// Whether the question is about a call, and the user has approved the call.
+    pub(super) fn is_approved(&self) -> bool {
+        let is_yes = |settled: &SettledAnswer| settled.answer.status == AskStatus::Approved;
+        matches!(self.question.about, QuestionSubject::Call { .. })
+            && self.settled.as_ref().is_some_and(is_yes)
+    }
+
+    /// Whether its client has the answer, and only the approved call is still to be made.
     pub(super) fn is_over(&self) -> bool {
-        self.settled.as_ref().is_some_and(|settled| settled.by == Approver::Chat)
+        self.settled.as_ref().is_some_and(|settled| settled.is_fetched)
+    }
+
+    /// Whether it waits for its client alone: to fetch the answer, or to repeat the call.
+    pub(super) fn is_for_client(&self) -> bool {
+        self.is_held_only() || self.settled.is_some() && !self.is_over()
     }
 
     /// Returns the question for the user outside of the chat, with what an answer is made of.

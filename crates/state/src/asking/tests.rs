@@ -1,6 +1,7 @@
 //! What the room keeps, for whom, and for how long.
 
 use nonet_config::Quotas;
+use nonet_parts::quotas::Account;
 
 use super::*;
 
@@ -30,8 +31,9 @@ async fn a_server_gets_its_answers_once_all_are_there() {
 async fn only_so_many_requests_are_parked() {
     let room = room();
     let account = |parked: usize| Account::of_session(Quotas { parked, ..Quotas::default() });
+    let owner = |account: &Arc<Account>| JobOwner { account: account.clone(), ..JobOwner::default() };
     let park = |account: &Arc<Account>| {
-        let owner = JobOwner { account: account.clone(), ..JobOwner::default() };
+        let owner = owner(account);
         let asked = ServerQuestion::new(InputRequests::new(), oneshot::channel().0);
         room.park(
             room.token("parked-"),
@@ -42,11 +44,13 @@ async fn only_so_many_requests_are_parked() {
         );
     };
     let (small, large) = (account(1), account(usize::MAX));
-    assert!(room.has_place(&small));
+    assert!(room.has_place(&owner(&small)));
     park(&small);
-    assert!(!room.has_place(&small) && room.has_place(&large));
+    assert!(!room.has_place(&owner(&small)) && room.has_place(&owner(&large)));
     (1..MAX_PARKED).for_each(|_| park(&large));
-    assert!(!room.has_place(&large));
+    assert!(!room.has_place(&owner(&large)));
+    let of_profile = JobOwner { profile: Some("other".into()), ..owner(&small) };
+    assert!(room.has_place(&of_profile), "one profile leaves room for another");
 }
 
 #[test]
