@@ -293,10 +293,7 @@ async fn inquire_on(
     };
     let mut answer = answer.map_err(AskFailure::Unanswered)?;
     let answer = match answer.get_mut("fault") {
-        Some(fault) => Err(serde_json::from_value(fault.take()).map_err(|error| {
-            let message = format!("the gateway answers in another form: {error}");
-            AskFailure::Unanswered(RequestFailure::Refused { code: 0, message })
-        })?),
+        Some(fault) => Err(show::fault_of(fault)),
         None => Ok(take_member(&mut answer, "answer")),
     };
     Ok((answer, running))

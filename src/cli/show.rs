@@ -399,6 +399,15 @@ fn fault_in(result: &Value) -> Option<Fault> {
     serde_json::from_value(take_member(&mut said, "error")).ok()
 }
 
+/// Reads the fault of a gateway. One that only another version of Nonet knows keeps its message, and its call
+/// may have had an effect.
+pub(super) fn fault_of(fault: &Value) -> Fault {
+    Fault::deserialize(fault).unwrap_or_else(|_| {
+        let message = fault["message"].as_str().unwrap_or("the running gateway did not say why");
+        Fault::new(FaultCode::UpstreamError, message)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

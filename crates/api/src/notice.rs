@@ -169,8 +169,10 @@ pub enum Notice {
         /// What happened.
         message: String,
         /// What it would lose.
+        #[serde(default)]
         lost: Vec<String>,
         /// What to do.
+        #[serde(default)]
         hint: String,
     },
     /// The changed servers.toml says the same.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     fault::FaultCode,
-    is_zero,
+    is_zero, known,
     question::{Approver, UserVerdict},
     servers::TableFault,
     status::{GatewayStatus, ServeMode},
@@ -62,17 +62,22 @@ pub struct GatewayAbout {
     /// Its id, for the header `x-nonet-gateway`.
     pub id: String,
     /// Its process.
+    #[serde(default)]
     pub pid: u32,
     /// The version of Nonet.
+    #[serde(default)]
     pub version: String,
     /// How it serves its clients; `null` before it does.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "known")]
     pub serves: Option<ServeMode>,
     /// Its servers.toml.
+    #[serde(default)]
     pub config: PathBuf,
     /// The names of its clients.
+    #[serde(default)]
     pub clients: Vec<String>,
     /// The time since its start.
+    #[serde(default)]
     pub uptime_s: u64,
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
+    all_known,
     fault::NextStep,
     is_zero,
     tools::{DefinitionState, OnChange},
@@ -309,15 +310,20 @@ pub enum WordsOf {
 
 /// Everything that waits for the user of a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct WaitingForUser {
     /// Approvals of calls.
+    #[serde(deserialize_with = "all_known")]
     pub approvals: Vec<ApprovalView>,
     /// Definitions to trust, the first ones.
+    #[serde(deserialize_with = "all_known")]
     pub definitions: Vec<MarkedDefinition>,
     /// How many definitions wait.
     pub total: usize,
     /// Questions of servers during calls of the page's user.
+    #[serde(deserialize_with = "all_known")]
     pub questions: Vec<PageQuestion>,
     /// Questions that clients have put to their users.
+    #[serde(deserialize_with = "all_known")]
     pub client_questions: Vec<ClientQuestion>,
 }

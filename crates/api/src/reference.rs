@@ -126,9 +126,12 @@ pub const ENDPOINTS: [Endpoint; 35] = [
     ),
     Endpoint::order(
         "/ui/api/work/{kind}/{id}/{action}",
-        "acts on it. `action` is `cancel`, `pause`, `resume` or `delete`",
+        "acts on it, as the profile `owner`. `action` is `cancel`, `pause`, `resume` or `delete`",
     ),
-    Endpoint::get::<page::Readiness>("/readyz", "whether the gateway is ready; without the token"),
+    Endpoint::get::<page::Readiness>(
+        "/readyz",
+        "whether the gateway is ready, else with the status 503; without the token",
+    ),
 ];
 
 /// A schema of every type, and for each request the schemas of its body and of its answer.
@@ -197,8 +200,8 @@ pub fn reference() -> String {
          version; a field that is gone or means something else does. [api.schema.json](api.schema.json) is the JSON Schema \
          of the types.\n\n\
          Each request carries the token of `nonet ui` in the header `x-nonet-token`. With the id of another gateway of the same \
-         user in `x-nonet-gateway`, that gateway answers. Bodies are JSON. A failure has a status from 400 on and \
-         answers {}.\n\n\
+         user in `x-nonet-gateway`, that gateway answers (not on Windows). Bodies are JSON. A failure has a status from 400 on \
+         and answers {}; a request that cannot be read answers plain text.\n\n\
          ## Requests\n\n| method | path | takes | answers | meaning |\n|---|---|---|---|---|\n",
         words(&schemas.failure)
     );

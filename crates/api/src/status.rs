@@ -7,12 +7,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    is_zero,
+    all_known, is_zero, known,
     work::{KeptCounts, TaskSummary},
 };
 
 /// The status of a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct GatewayStatus {
     /// The version of Nonet.
     pub version: Cow<'static, str>,
@@ -22,6 +23,7 @@ pub struct GatewayStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_refused: Option<Vec<String>>,
     /// The servers, by name.
+    #[serde(deserialize_with = "all_known")]
     pub servers: Vec<ServerStatus>,
     /// The number of published tools.
     pub tools: usize,
@@ -39,16 +41,16 @@ pub struct GatewayStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rates: Vec<RateStatus>,
     /// The audit log.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub audit: Option<AuditStatus>,
     /// The state that the replicas of this gateway share.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub cluster: Option<SharedStore>,
     /// How long calls and searches take.
     #[serde(default, skip_serializing_if = "Latency::is_empty")]
     pub latency: Latency,
     /// The mean times of calls, in microseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub mean_us: Option<MeanTimes>,
     /// How many results are kept; only in `gateway.status`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,6 +59,7 @@ pub struct GatewayStatus {
 
 /// What the search can do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct SearchStatus {
     /// Whether it finds by meaning.
     pub by_meaning: bool,
@@ -131,7 +134,7 @@ pub struct ServerStatus {
     /// The server's name.
     pub name: Arc<str>,
     /// The state; absent if no gateway runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub state: Option<ServerState>,
     /// The number of published tools.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -149,7 +152,7 @@ pub struct ServerStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// The era of that revision; absent if the server does not speak MCP.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub era: Option<Era>,
     /// The time from the start to the published list.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,7 +179,7 @@ pub struct ServerStatus {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub needs_token: bool,
     /// The tools, or the server itself, that get no calls for a while because calls got no answer.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerStatus>,
     /// The likely cause of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -416,12 +419,15 @@ pub struct ProcessWork {
     /// The process.
     pub pid: u32,
     /// How it serves its clients; `null` before it does.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "known")]
     pub serves: Option<ServeMode>,
     /// The servers.toml.
+    #[serde(default)]
     pub file: PathBuf,
     /// The number of clients.
+    #[serde(default)]
     pub clients: usize,
     /// The running tasks.
+    #[serde(default, deserialize_with = "all_known")]
     pub tasks: Vec<TaskSummary>,
 }

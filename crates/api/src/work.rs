@@ -408,14 +408,7 @@ pub struct AllWork {
 #[serde(untagged)]
 pub enum WorkDetails {
     /// A task with its result.
-    Task {
-        /// The task.
-        #[serde(flatten)]
-        task: Box<TaskSummary>,
-        /// Its result, as much as can be shown.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        result: Option<Value>,
-    },
+    Task(Box<TaskDetails>),
     /// A watch.
     Watch(Box<WatchView>),
     /// A schedule.
@@ -423,12 +416,27 @@ pub enum WorkDetails {
     /// A workflow with its input.
     Workflow(Box<WorkflowView>),
     /// A kept result.
-    Result {
-        /// As much of it as can be shown.
-        result: Value,
-    },
+    Result(KeptDetails),
     /// A fact, as it is stored.
     Fact(Value),
+}
+
+/// A task with its result.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct TaskDetails {
+    /// The task.
+    #[serde(flatten)]
+    pub task: TaskSummary,
+    /// Its result, as much as can be shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+}
+
+/// A kept result.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct KeptDetails {
+    /// As much of it as can be shown.
+    pub result: Value,
 }
 
 /// A fact in a list.

@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use nonet_api::work::{AllWork, FactList, FactView, Owned, WorkAction, WorkDetails, WorkKind};
+use nonet_api::work::{
+    AllWork, FactList, FactView, KeptDetails, Owned, TaskDetails, WorkAction, WorkDetails, WorkKind,
+};
 use nonet_base::text::clip;
 use nonet_parts::{approvals::AnswerError, jobs::JobOwner};
 use nonet_store::{RecordKind, StoreError};
@@ -106,7 +108,7 @@ impl Gateway {
                     true => Some(self.keeping.kept.of_task(&by, id, SHOWN).await.unwrap_or_default()),
                     false => None,
                 };
-                WorkDetails::Task { task: Box::new(task), result }
+                WorkDetails::Task(Box::new(TaskDetails { task, result }))
             }
             WorkKind::Watch => {
                 let (record, watch) = self.errands.watch_of(owner, id).await?;
@@ -124,7 +126,9 @@ impl Gateway {
             }
             WorkKind::Result => {
                 let query = Map::from_iter([("ref".into(), json!(id)), ("offset".into(), json!(offset))]);
-                WorkDetails::Result { result: self.keeping.kept.fetch(&user(owner), query, SHOWN).await? }
+                WorkDetails::Result(KeptDetails {
+                    result: self.keeping.kept.fetch(&user(owner), query, SHOWN).await?,
+                })
             }
             WorkKind::Workflow => {
                 let mut flow = self.apps.parked.in_full(owner, id).await?.ok_or_else(|| not_there(id))?;

@@ -232,8 +232,9 @@ mod sockets {
             let ErrorAnswer { error, config } = serde_json::from_slice(&bytes)?;
             return Ok(Err(SilentGateway { config, why: error.message }));
         }
+        anyhow::ensure!(status.is_success(), "it gave another answer ({status})");
         let told: GatewayAbout = serde_json::from_slice(&bytes)?;
-        anyhow::ensure!(status.is_success() && told.id == id, "it gave another answer ({status})");
+        anyhow::ensure!(told.id == id, "it gave another gateway's answer");
         Ok(Ok(told))
     }
 
