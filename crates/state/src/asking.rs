@@ -298,12 +298,9 @@ impl<C> WaitingRoom<C> {
             && let Some(form) = form
         {
             let content = Value::Object(content.unwrap_or_default());
-            let form = Schema::new(form);
-            if !form.accepts(&content) {
-                let faults = form.read(content).err().map(|misfit| misfit.faults.join("; "));
-                return Err(AnswerError::Unfit(faults.unwrap_or_default()));
-            }
-            answer["content"] = content;
+            let fit = Schema::new(form).read(content);
+            let fit = fit.map_err(|misfit| AnswerError::Unfit(misfit.faults.join("; ")))?;
+            answer["content"] = Value::Object(fit.params);
         }
         // Of two answers the first counts.
         let taken = self.waiting.lock().remove(&key);

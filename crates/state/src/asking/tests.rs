@@ -77,3 +77,26 @@ fn the_page_has_no_question_whose_call_has_ended() {
     assert_eq!(open.try_recv().expect("answered")["q"], Ok(json!({ "action": "decline" })));
     assert_eq!(room.answer_on_page(id, no()), Err(AnswerError::Unknown));
 }
+
+#[tokio::test]
+async fn an_answer_on_the_page_is_read_as_params_are_and_a_refusal_says_why() {
+    let room = room();
+    let form =
+        json!({ "type": "object", "properties": { "days": { "type": "integer" } }, "required": ["days"] });
+    let request =
+        json!({ "method": "elicitation/create", "params": { "message": "?", "requestedSchema": form } });
+    let (reply, mut replied) = oneshot::channel();
+    room.ask_on_page(
+        "shop.buy",
+        ServerQuestion::new(InputRequests::from_iter([("q".into(), request)]), reply),
+    );
+    let id = room.on_page()[0].id;
+    let answer = |content: Value| {
+        serde_json::from_value(json!({ "action": "accept", "content": content })).expect("an answer")
+    };
+    let refused = room.answer_on_page(id, answer(json!({ "days": "soon" })));
+    assert!(matches!(&refused, Err(AnswerError::Unfit(why)) if why.contains("days")), "{refused:?}");
+    assert_eq!(room.answer_on_page(id, answer(json!({ "days": "5" }))), Ok(()));
+    let expected = json!({ "action": "accept", "content": { "days": 5 } });
+    assert_eq!(replied.try_recv().expect("answered")["q"], Ok(expected));
+}
