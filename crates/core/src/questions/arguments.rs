@@ -92,7 +92,7 @@ impl AskArguments {
             }
         }
         if matches!(about, QuestionSubject::Content(_)) {
-            message.push_str("\n\nApprove, deny, or say what to change.");
+            message.push_str("\n\nApprove or deny?");
         }
         Question { about, message }
     }
