@@ -140,6 +140,12 @@ fn helper_process(cli: &Cli) -> Option<ExitCode> {
         Command::Guard => process_guard::run(std::io::stdin()),
         Command::Sandbox { command } => return Some(sandbox::run(command)),
         Command::SandboxInit { command } => return Some(sandbox::run_init(command)),
+        Command::ScriptWorker => {
+            // The gateway sees why, or sees that the worker has ended.
+            if nonet_script::worker::run_child().is_err() {
+                return Some(ExitCode::from(FAILED));
+            }
+        }
         Command::Select { filter } if select::run_child(filter).is_err() => {
             return Some(ExitCode::from(FAILED));
         }

@@ -442,6 +442,7 @@ impl NonetServer {
             // Without `..Caller::default()`, which would make a session and an account only to drop them.
             is_admitted: false,
             progress: None,
+            sink: None,
             asker: None,
             unasked: false,
             approved_elsewhere: false,

@@ -8,6 +8,7 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, Parser, Subcommand};
 use nonet_config::select::SELECT_COMMAND;
 use nonet_sandbox::{INIT_COMMAND, SANDBOX_COMMAND};
+use nonet_script::SCRIPT_COMMAND;
 use nonet_servers::downstream::process_guard;
 use nonet_store::shared::{BY_TRUST, SHARED_COMMAND, START_COMMAND};
 
@@ -416,6 +417,9 @@ pub(super) enum Command {
         /// Filter
         filter: String,
     },
+    /// Run one script on stdin; started by the gateway
+    #[command(name = SCRIPT_COMMAND, hide = true)]
+    ScriptWorker,
 }
 
 impl Cli {

@@ -33,6 +33,17 @@ impl Setup {
         inside
     }
 
+    /// Opens a gateway that has Nonet's program, which runs its scripts.
+    pub async fn open_with_program(self) -> Inside {
+        let names: Vec<String> = self.servers.iter().map(|server| server.name.clone()).collect();
+        let executable = Some(env!("CARGO_BIN_EXE_nonet").into());
+        let inside = self.open_with(GatewayOptions { executable, ..GatewayOptions::default() });
+        for name in &names {
+            inside.until_listed(name).await;
+        }
+        inside
+    }
+
     /// Opens a gateway with a test's clock and its state in a folder.
     pub async fn open_with_clock(self, clock: &Clock, state: &Path) -> Inside {
         let names: Vec<String> = self.servers.iter().map(|server| server.name.clone()).collect();

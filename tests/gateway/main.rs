@@ -100,6 +100,7 @@ mod same_bytes;
 #[cfg(target_os = "linux")]
 mod sandboxing;
 mod scheduling;
+mod scripts;
 mod secrets;
 mod server_changes;
 mod server_faults;

@@ -10,6 +10,7 @@ pub mod page;
 pub mod question;
 pub mod reference;
 pub mod schedules;
+pub mod script;
 pub mod servers;
 pub mod setup;
 pub mod status;

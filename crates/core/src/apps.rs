@@ -2,12 +2,14 @@
 
 mod model;
 pub(super) mod parked;
+pub(super) mod script;
 mod workflow;
 
 use self::parked::ParkedFlows;
 
 use std::{
     future::ready,
+    path::PathBuf,
     sync::{Arc, OnceLock, atomic::AtomicBool},
     time::{Duration, Instant},
 };
@@ -152,6 +154,10 @@ pub struct Apps {
     pub(crate) find: Arc<Find>,
     /// Workflows that wait for their user's answer.
     pub(crate) parked: ParkedFlows,
+    /// Scripts that run, wait for their user's answer, or have stopped early.
+    pub(crate) scripts: ParkedFlows,
+    /// Nonet's own executable, which runs scripts.
+    pub(crate) executable: Option<PathBuf>,
 }
 
 struct AppRun {

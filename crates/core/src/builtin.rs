@@ -10,6 +10,7 @@ mod memory_facts;
 mod memory_work;
 mod read_resource;
 pub(super) mod run_graph;
+mod run_script;
 mod runtime_server;
 mod schedule;
 mod status;
@@ -68,7 +69,7 @@ enum Access {
 type Question = fn(&Gateway, &Caller, &Map<String, Value>) -> Result<String, Fault>;
 
 /// All own tools, by name.
-static TOOLS: [OwnTool; 26] = [
+static TOOLS: [OwnTool; 27] = [
     runtime_server::ADD,
     background_run::TOOL,
     schedule::CANCEL,
@@ -81,6 +82,7 @@ static TOOLS: [OwnTool; 26] = [
     schedule::REMIND,
     runtime_server::REMOVE,
     run_graph::TOOL,
+    run_script::TOOL,
     schedule::SCHEDULE,
     schedule::LIST,
     memory_work::SET_GOAL,
@@ -174,7 +176,7 @@ pub(super) fn listing(settings: &GatewaySettings) -> Listing {
     let tools = TOOLS.iter().filter(|tool| tool.is_given(settings));
     let parts = [
         (settings.memory, "facts to remember, goal and tasks"),
-        (true, "calls in the background"),
+        (true, "scripts, calls in the background"),
         (settings.watchers, "watches"),
         (settings.scheduler, "schedules and reminders"),
         (true, "kept results, state of the servers"),

@@ -40,7 +40,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::{
-    action::{ActionResult, OpenQuestion},
+    action::{ActionResult, OpenQuestion, RunTurn},
     each::ItemCounts,
     journal::{Journal, MemoryJournal, RunLog, digest, place},
     limit::Limit,

@@ -78,7 +78,7 @@ use nonet_state::{
     sessions::Sessions,
     snapshot::Snapshot,
 };
-use nonet_store::{GatewayStore, RedisTopology, Retention, Store};
+use nonet_store::{GatewayStore, RecordKind, RedisTopology, Retention, Store};
 use parking_lot::Mutex;
 
 use apps::parked::ParkedFlows;
@@ -160,7 +160,8 @@ pub struct Gateway {
 impl Gateway {
     /// Creates a gateway without starting anything: it answers at once, with only its own tools.
     pub fn new(config: Config, options: GatewayOptions) -> Arc<Self> {
-        let selector = Selector::new(options.executable.clone());
+        let executable = options.executable.clone();
+        let selector = Selector::new(executable.clone());
         let state = options.state.clone();
         let (life, clock) = (Lifetime::default(), options.clock);
         let rates = ArcSwap::from_pointee(Rates::new(&config, &Rates::default()));
@@ -183,7 +184,8 @@ impl Gateway {
         let outward = NoticeDelivery::new(around.clone(), life.tasks.clone(), life.stop.clone());
         let cluster = store.replicas().map(|replicas| Arc::new(Cluster::new(replicas)));
         let pins = pins.sharing(store.shared_pins().filter(|_| !options.is_trial));
-        let parked = ParkedFlows::new(records.clone(), clock.clone());
+        let parked = ParkedFlows::new(records.clone(), clock.clone(), RecordKind::Parked);
+        let scripts = ParkedFlows::new(records.clone(), clock.clone(), RecordKind::Script);
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
         let (tasks, stop) = (life.tasks.clone(), life.stop.clone());
         let memory = Memory::new(records.clone(), clock.clone(), &config.embedder, tasks, stop);
@@ -228,6 +230,8 @@ impl Gateway {
                 calls: calls.clone(),
                 find: find.clone(),
                 parked,
+                scripts,
+                executable,
             });
             let errands = Arc::new(Errands {
                 servers: servers.clone(),

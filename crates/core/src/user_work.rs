@@ -63,7 +63,7 @@ impl Gateway {
             watches: watches.take(LISTED).collect(),
             schedules: schedules.take(LISTED).collect(),
             results: self.keeping.store.results(LISTED).await.map_err(unread)?,
-            workflows: self.apps.parked.in_list(LISTED).await?,
+            workflows: self.apps.waiting(LISTED).await?,
             kept: self.keeping.kept.counts().await,
         })
     }
@@ -131,7 +131,8 @@ impl Gateway {
                 })
             }
             WorkKind::Workflow => {
-                let mut flow = self.apps.parked.in_full(owner, id).await?.ok_or_else(|| not_there(id))?;
+                let mut flow =
+                    self.apps.runs_of(id).in_full(owner, id).await?.ok_or_else(|| not_there(id))?;
                 if let Some(input) = flow.input.as_mut().filter(|input| json_len(input) > SHOWN) {
                     *input = json!(clip(&input.to_string(), CLIPPED));
                 }
@@ -179,8 +180,8 @@ impl Gateway {
                     .ok_or_else(|| not_there(id))?;
             }
             (WorkKind::Workflow, WorkAction::Delete) => {
-                let taken = self.keeping.records.take(RecordKind::Parked, owner, id).await.map_err(unread)?;
-                taken.map(drop).ok_or_else(|| not_there(id))?;
+                let removed = self.apps.runs_of(id).remove(owner, id).await.map_err(unread)?;
+                removed.then_some(()).ok_or_else(|| not_there(id))?;
             }
             (_, WorkAction::Cancel | WorkAction::Pause | WorkAction::Resume) => {
                 let message = "Only a task can be cancelled, and only a watch be paused and resumed.";

@@ -76,8 +76,10 @@ pub struct WaitingApproval {
 pub struct KeptQuestions {
     /// The store.
     pub records: Arc<Records>,
-    clock: Clock,
-    kind: RecordKind,
+    /// The clock.
+    pub clock: Clock,
+    /// The kind.
+    pub kind: RecordKind,
     lasts: Duration,
     most: usize,
 }
@@ -154,12 +156,12 @@ impl KeptQuestions {
         Duration::from_millis(self.clock.unix_ms().saturating_sub(record.put_ms))
     }
 
-    /// Stores a question under an id, in place of the one that has the id. Returns whether there is room for
-    /// it.
-    pub async fn put(&self, owner: &str, id: &str, body: Value) -> Result<bool, StoreError> {
+    /// Stores a question under an id, in place of the one that has the id; `held` by this gateway as long as
+    /// it works on it. Returns whether there is room for it.
+    pub async fn put(&self, owner: &str, id: &str, body: Value, held: bool) -> Result<bool, StoreError> {
         self.drop_expired(owner).await;
         let (owner, id) = (owner.into(), id.into());
-        let record = NewRecord { owner, id, held: false, ..NewRecord::new(self.kind, body) };
+        let record = NewRecord { owner, id, held, ..NewRecord::new(self.kind, body) };
         Ok(self.records.put(record, RecordQuota::Refuse(self.most)).await?.is_some())
     }
 
@@ -245,7 +247,7 @@ impl Approvals {
         let id = uuid::Uuid::new_v4().simple().to_string();
         // Short enough to type, because only a few approvals wait at a time.
         let id = id.get(..8).unwrap_or(&id);
-        if !self.kept.put(owner, id, json!(asked)).await? {
+        if !self.kept.put(owner, id, json!(asked), false).await? {
             return Ok(None);
         }
         Ok(self.kept.get(owner, id).await?.and_then(|record| self.read(record)))

@@ -88,7 +88,7 @@ impl KeptResults {
             let fault = |(_, error): (usize, SelectError)| wrong_filter(&query, &error);
             select::check_all(vec![filter.clone()]).await.map_err(fault)?;
         }
-        let whole = self.whole(owner, reference).await?;
+        let whole = self.value(owner, reference).await?;
         let (body, note) = match &filter {
             None => (whole.body, None),
             Some(filter) => {
@@ -306,8 +306,18 @@ impl KeptResults {
         self.store.counts().await.ok()?
     }
 
+    /// Applies a jq filter to the value of a kept result.
+    pub async fn selected(&self, owner: &JobOwner, reference: &str, filter: &str) -> Result<Value, Fault> {
+        let whole = self.value(owner, reference).await?;
+        let wrong = |error: SelectError| match error {
+            SelectError::Busy(_) => busy(&error),
+            error => Fault::new(FaultCode::InvalidParams, format!("{error}.")),
+        };
+        Ok(self.select(owner, filter, whole).await.map_err(wrong)?.value)
+    }
+
     /// Returns the value of a kept result.
-    async fn whole(&self, owner: &JobOwner, reference: &str) -> Result<ResultValue, Fault> {
+    pub async fn value(&self, owner: &JobOwner, reference: &str) -> Result<ResultValue, Fault> {
         let text = self.text(owner, reference).await?;
         blocking(move || ResultValue::read(&text)).await
     }

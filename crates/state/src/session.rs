@@ -18,7 +18,7 @@ use nonet_parts::{
 };
 use nonet_servers::{
     catalog::{EntryKind, GATEWAY, Tool},
-    downstream::{ClientChannel, Connection, ELICITATION, QuestionTurns},
+    downstream::{ClientChannel, Connection, ELICITATION, ProgressSink, QuestionTurns},
 };
 use nonet_text::fault::{Fault, FaultCode};
 use parking_lot::Mutex;
@@ -405,6 +405,8 @@ pub struct Caller {
     pub cancel: CancellationToken,
     /// Receives progress, if the client asked for it.
     pub progress: Option<mpsc::Sender<Value>>,
+    /// Receives the progress of Nonet's own work for a caller.
+    pub sink: Option<ProgressSink>,
     /// Whether the session lasts beyond this request.
     pub lasting: bool,
     /// The bearer token of the request, if it came with one.

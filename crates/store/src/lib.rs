@@ -201,6 +201,8 @@ pub enum RecordKind {
     Todo,
     /// A workflow that waits for the user's answer.
     Parked,
+    /// A script: one that runs, waits for the user, or has stopped early. Its parts are its ledger.
+    Script,
     /// A message that a client has not received yet.
     Notice,
     /// A request that waits for the user's approval outside the chat.
@@ -208,13 +210,14 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Watch,
         Self::Schedule,
         Self::Fact,
         Self::Goal,
         Self::Todo,
         Self::Parked,
+        Self::Script,
         Self::Notice,
         Self::Approval,
     ];
@@ -227,6 +230,7 @@ impl RecordKind {
             Self::Goal => "goal",
             Self::Todo => "todo",
             Self::Parked => "parked",
+            Self::Script => "script",
             Self::Notice => "notice",
             Self::Approval => "approval",
         }
@@ -235,7 +239,7 @@ impl RecordKind {
     fn is_forgotten_with(self) -> ForgetTarget {
         match self {
             Self::Fact | Self::Goal | Self::Todo => ForgetTarget::Memory,
-            Self::Watch | Self::Schedule | Self::Parked => ForgetTarget::Plans,
+            Self::Watch | Self::Schedule | Self::Parked | Self::Script => ForgetTarget::Plans,
             Self::Notice | Self::Approval => ForgetTarget::Messages,
         }
     }

@@ -340,7 +340,7 @@ impl Records {
     async fn delete_with_parts(&self, kind: RecordKind, row: &Row) -> Result<bool, StoreError> {
         let mut batch = Batch::default();
         self.delete(&mut batch, row);
-        if kind == RecordKind::Parked {
+        if matches!(kind, RecordKind::Parked | RecordKind::Script) {
             let parts = self.engine.scan(Scan::owner(kind.as_str(), &row.key.id).heads()).await?.rows;
             parts.iter().for_each(|part| self.delete(&mut batch, part));
         }

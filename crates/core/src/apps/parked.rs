@@ -1,5 +1,5 @@
-//! Workflows and `run_parallel` runs that wait for the user's answer or approval: parked in the store until
-//! it comes, even across a restart.
+//! Workflows, `run_parallel` runs and scripts that wait for the user's answer or approval: parked in the store
+//! until it comes, even across a restart.
 //!
 //! The record keeps what the run needs to continue: the outcomes of the finished steps, the values that later
 //! steps see, the question, and the remaining time. Finished steps do not run again.
@@ -10,6 +10,7 @@
 
 mod checkpoints;
 mod resuming;
+mod scripts;
 #[cfg(test)]
 mod tests;
 
@@ -43,10 +44,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-pub(crate) use self::checkpoints::Checkpoints;
+pub(crate) use self::{checkpoints::Checkpoints, scripts::ScriptRecord};
 use crate::{
     AskArguments, ParallelArguments,
-    apps::Apps,
+    apps::{
+        Apps,
+        script::{KeptScript, RUN_SCRIPT, ScriptState},
+    },
     call::{answer_of, text_result},
     graph::{ActionResult, ItemCounts, Journal as _, MemoryJournal, OpenQuestion},
     interrupt::Interrupt,
@@ -54,8 +58,6 @@ use crate::{
 };
 use nonet_state::{grants::RunApproval, session::Caller};
 
-/// The prefix of a parked workflow's token.
-const TOKEN: &str = "app-";
 /// How long a workflow waits for its answer.
 const AGE: Duration = Duration::from_secs(24 * 3_600);
 /// How many workflows may wait for one owner.
@@ -65,9 +67,14 @@ const MAX_BYTES: usize = 16 << 20;
 /// How many parts one workflow may have.
 const MAX_PARTS: usize = 10_000;
 
-/// The workflows that wait for the user.
+/// The runs of one kind that wait for the user: workflows, or scripts.
 #[derive(Debug)]
 pub(crate) struct ParkedFlows(KeptQuestions);
+
+/// Returns the prefix of the tokens of a kind.
+fn prefix(kind: RecordKind) -> &'static str {
+    if kind == RecordKind::Script { "script-" } else { "app-" }
+}
 
 /// The state of a run that has to wait for the user.
 pub(crate) struct ParkableRun<'a> {
@@ -95,6 +102,9 @@ struct ParkedFlow {
     /// The arguments of a `run_parallel`.
     #[serde(default)]
     actions: Option<ParallelArguments>,
+    /// The script, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    script: Option<KeptScript>,
     /// The account that may answer; `None` for the clients of this machine's user.
     #[serde(default)]
     by: Option<String>,
@@ -139,6 +149,9 @@ struct ParkedStep {
     items: Option<ItemCounts>,
     declined: Option<Value>,
     elapsed_ms: u64,
+    /// Which answer of a script it was, and when the script got it, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    got: Option<(u64, u64)>,
 }
 
 /// The token of a question, and its record.
@@ -149,7 +162,7 @@ struct Token<'a> {
 
 impl<'a> Token<'a> {
     fn read(token: &'a str) -> Self {
-        let later = token.rsplit_once('-').filter(|(record, _)| record.starts_with(TOKEN));
+        let later = token.rsplit_once('-').filter(|(record, _)| record.contains('-'));
         match later.and_then(|(record, answered)| Some((record, answered.parse().ok()?))) {
             Some((record, answered)) => Self { record, answered },
             None => Self { record: token, answered: 0 },
@@ -165,12 +178,24 @@ impl<'a> Token<'a> {
 }
 
 impl ParkedFlows {
-    pub(crate) fn new(records: Arc<Records>, clock: Clock) -> Self {
-        Self(KeptQuestions::new(records, clock, RecordKind::Parked, AGE, MAX_PARKED))
+    pub(crate) fn new(records: Arc<Records>, clock: Clock, kind: RecordKind) -> Self {
+        Self(KeptQuestions::new(records, clock, kind, AGE, MAX_PARKED))
     }
 
-    /// Stores a workflow under a new id, or replaces the record with this id. Returns the id.
-    async fn put(&self, owner: &str, id: Option<&str>, flow: &ParkedFlow) -> Result<String, Fault> {
+    /// Returns a new id of a record.
+    fn new_id(&self) -> String {
+        format!("{}{}", prefix(self.0.kind), uuid::Uuid::new_v4().simple())
+    }
+
+    /// Stores a run under a new id, or replaces the record with this id; `held` by this gateway while it runs.
+    /// Returns the id.
+    async fn put(
+        &self,
+        owner: &str,
+        id: Option<&str>,
+        flow: &ParkedFlow,
+        held: bool,
+    ) -> Result<String, Fault> {
         let body = json!(flow);
         let bytes = json_len(&body);
         if bytes > MAX_BYTES {
@@ -180,8 +205,12 @@ impl ParkedFlows {
             );
             return Err(Fault::new(FaultCode::InvalidParams, message));
         }
-        let id = id.map_or_else(|| format!("{TOKEN}{}", uuid::Uuid::new_v4().simple()), ToString::to_string);
-        match self.0.put(owner, &id, body).await.map_err(not_kept)? {
+        let id = id.map_or_else(|| self.new_id(), ToString::to_string);
+        let mut is_kept = self.0.put(owner, &id, body.clone(), held).await.map_err(not_kept)?;
+        if !is_kept && self.drop_stopped(owner).await.map_err(not_kept)? {
+            is_kept = self.0.put(owner, &id, body, held).await.map_err(not_kept)?;
+        }
+        match is_kept {
             true => Ok(id),
             false => {
                 let message = format!(
@@ -193,11 +222,26 @@ impl ParkedFlows {
         }
     }
 
+    /// Removes the oldest script that has stopped early, for which nobody waits. Returns whether there was one.
+    async fn drop_stopped(&self, owner: &str) -> Result<bool, StoreError> {
+        let all = self.0.records.all(self.0.kind, owner).await?;
+        let stopped = json!(ScriptState::Stopped);
+        match all.into_iter().find(|record| record.body["script"]["state"] == stopped) {
+            Some(record) => Ok(self.0.records.take(self.0.kind, owner, &record.id).await?.is_some()),
+            None => Ok(false),
+        }
+    }
+
     /// Returns up to `most` waiting workflows of all owners, latest first. For the user of the machine.
     pub(crate) async fn in_list(&self, most: usize) -> Result<Vec<WorkflowView>, Fault> {
         let all = self.0.all().await.map_err(not_kept)?;
         // Parts belong to other records.
         Ok(all.iter().rev().filter_map(shown).take(most).collect())
+    }
+
+    /// Removes a run that waits. Returns whether there was one.
+    pub(crate) async fn remove(&self, owner: &str, id: &str) -> Result<bool, StoreError> {
+        Ok(self.0.records.take(self.0.kind, owner, id).await?.is_some())
     }
 
     /// Returns a waiting workflow with its input, if there is one.
@@ -230,7 +274,7 @@ impl ParkedFlows {
 
     /// Returns the parts kept of a run that was cut off.
     async fn parts(&self, id: &str) -> Result<BTreeMap<String, ParkedStep>, Fault> {
-        let all = self.0.records.all(RecordKind::Parked, id).await.map_err(not_kept)?;
+        let all = self.0.records.all(self.0.kind, id).await.map_err(not_kept)?;
         let read = |part: &Record| match ParkedStep::deserialize(&part.body) {
             Ok(step) => Some((part.id.clone(), step)),
             Err(error) => {
@@ -255,6 +299,7 @@ impl ParkedFlows {
     fn checkpoints(&self, owner: &str, id: &str, answered: usize) -> Checkpoints {
         Checkpoints {
             records: self.0.records.clone(),
+            kind: self.0.kind,
             owner: owner.into(),
             id: id.into(),
             answered,
@@ -262,6 +307,20 @@ impl ParkedFlows {
             bytes: AtomicUsize::new(0),
             is_held: AtomicBool::new(false),
         }
+    }
+
+    /// Takes a record over with its parts, unless a gateway that runs holds it.
+    async fn held(&self, record: &Record) -> Result<Option<Checkpoints>, Fault> {
+        if !self.0.records.hold(record).await.map_err(not_kept)? {
+            return Ok(None);
+        }
+        let answered = usize::try_from(record.body["answered"].as_u64().unwrap_or(0)).unwrap_or(usize::MAX);
+        let mut checkpoints = self.checkpoints(&record.owner, &record.id, answered);
+        checkpoints.is_held = AtomicBool::new(true);
+        checkpoints.before = self.parts(&record.id).await?;
+        checkpoints.bytes =
+            AtomicUsize::new(checkpoints.before.values().map(|step| json_len(&json!(step))).sum());
+        Ok(Some(checkpoints))
     }
 
     /// Ends the wait with an answer. Of several answers only one is accepted, as long as the gateway that
@@ -272,15 +331,7 @@ impl ParkedFlows {
                 "The run already has an answer and continues with it. That call returns the result.";
             Fault::new(FaultCode::NotFound, message)
         };
-        if !self.0.records.hold(&record).await.map_err(not_kept)? {
-            return Err(taken());
-        }
-        let answered = usize::try_from(record.body["answered"].as_u64().unwrap_or(0)).unwrap_or(usize::MAX);
-        let mut checkpoints = self.checkpoints(&record.owner, &record.id, answered);
-        checkpoints.is_held = AtomicBool::new(true);
-        checkpoints.before = self.parts(&record.id).await?;
-        checkpoints.bytes =
-            AtomicUsize::new(checkpoints.before.values().map(|step| json_len(&json!(step))).sum());
+        let checkpoints = self.held(&record).await?.ok_or_else(taken)?;
         if record.body["answer"].is_null() {
             record.revision += 1;
             set_member(&mut record.body, "answer", json!(flow.answer));
@@ -311,7 +362,7 @@ impl ParkedFlow {
                 ..asked
             }),
             None => asks_user.then(|| ApprovalQuestion {
-                subject: format!("apps.{}", self.app_id),
+                subject: self.subject(),
                 rule: "gateway.approve_by".into(),
                 question: self.question().message,
                 takes_answer: true,
@@ -332,11 +383,22 @@ impl ParkedFlow {
         self.told(json!(asked))
     }
 
+    /// Returns the full name of what runs.
+    fn subject(&self) -> String {
+        match self.script.is_some() && self.app_id == RUN_SCRIPT {
+            true => format!("gateway.{RUN_SCRIPT}"),
+            false => format!("apps.{}", self.app_id),
+        }
+    }
+
     fn told(&self, mut asked: Value) -> Value {
-        if self.actions.is_none() {
+        if self.actions.is_none() && self.app_id != RUN_SCRIPT {
             set_member(&mut asked, "app_id", &*self.app_id);
         }
         set_member(&mut asked, "step", &*self.step);
+        if let Some(script) = &self.script {
+            script.tell(&mut asked);
+        }
         let done: Vec<&str> = self.ended.iter().map(|step| step.id.as_str()).collect();
         if !done.is_empty() {
             set_member(&mut asked, "completed", json!(done));
@@ -348,13 +410,27 @@ impl ParkedFlow {
 }
 
 impl Apps {
+    /// Returns up to `most` runs of each kind that wait for the user, of all owners, latest first.
+    pub(crate) async fn waiting(&self, most: usize) -> Result<Vec<WorkflowView>, Fault> {
+        let mut all = self.parked.in_list(most).await?;
+        all.extend(self.scripts.in_list(most).await?);
+        Ok(all)
+    }
+
+    /// Returns the runs of the kind that a token belongs to.
+    pub(crate) fn runs_of(&self, token: &str) -> &ParkedFlows {
+        if token.starts_with(prefix(RecordKind::Script)) { &self.scripts } else { &self.parked }
+    }
+
     /// Implements the `ask_user` meta-tool. The answer that approves a call is the call's result.
     pub async fn ask_user(
         self: &Arc<Self>,
         caller: &Caller,
         arguments: AskArguments,
     ) -> Result<CallResult, Interrupt> {
-        if let Some(token) = arguments.token.as_deref().filter(|token| token.starts_with(TOKEN)) {
+        let kinds = [RecordKind::Parked, RecordKind::Script];
+        let is_run = |token: &&str| kinds.iter().any(|kind| token.starts_with(prefix(*kind)));
+        if let Some(token) = arguments.token.as_deref().filter(is_run) {
             let (answer, content) = (arguments.answer.as_ref(), arguments.content.as_deref());
             return Ok(Box::pin(self.go_on(caller, token, answer, content)).await?.into());
         }
@@ -393,6 +469,7 @@ impl Apps {
         let parked = ParkedFlow {
             app_id: run.app_id.into(),
             actions: run.actions.cloned(),
+            script: None,
             by: answerer(caller),
             digest: run.digest,
             input: run.input,
@@ -407,24 +484,44 @@ impl Apps {
             answer: None,
             by_whom: None,
         };
-        let id = checkpoints.map(|before| before.id.as_str());
-        let id = match (self.parked.put(caller.owner().key(), id, &parked).await, checkpoints) {
-            (Ok(id), before) => {
-                if let Some(before) = before {
-                    before.asked_again(&parked.ended).await;
-                }
-                id
-            }
-            (Err(fault), None) => return fault.to_result(),
-            (Err(fault), Some(before)) => {
-                before.free().await;
-                return fault.next("ask_user", before.way_on()).to_result();
-            }
+        let (id, parked) = match self.parked_flow(caller, parked, checkpoints, None).await {
+            Ok(kept) => kept,
+            Err(result) => return result,
         };
         if let Some(noted) = run.noted {
             self.parked.keep_parts(&id, noted, &parked.ended).await;
         }
-        let (token, question) = (Token::of(&id, parked.answered), parked.question());
+        self.asked_about(caller, &id, &parked).await
+    }
+
+    /// Stores a run that waits for its user. Returns its id, or the result that says why it was not stored.
+    async fn parked_flow(
+        &self,
+        caller: &Caller,
+        parked: ParkedFlow,
+        before: Option<&Checkpoints>,
+        id: Option<&str>,
+    ) -> Result<(String, ParkedFlow), Value> {
+        let room = if parked.script.is_some() { &self.scripts } else { &self.parked };
+        let id = before.map(|before| before.id.as_str()).or(id);
+        match (room.put(caller.owner().key(), id, &parked, false).await, before) {
+            (Ok(id), before) => {
+                if let Some(before) = before {
+                    before.asked_again(&parked.ended).await;
+                }
+                Ok((id, parked))
+            }
+            (Err(fault), None) => Err(fault.to_result()),
+            (Err(fault), Some(before)) => {
+                before.free().await;
+                Err(fault.next("ask_user", before.way_on()).to_result())
+            }
+        }
+    }
+
+    /// Returns the question of a parked run, in the chat or where the user answers.
+    async fn asked_about(&self, caller: &Caller, id: &str, parked: &ParkedFlow) -> Value {
+        let (token, question) = (Token::of(id, parked.answered), parked.question());
         let Some(asked) = parked.for_user(caller, &token, self.asking.asks_the_user_only()) else {
             return parked.put(caller, &token, &question);
         };
@@ -457,6 +554,7 @@ impl ParkedStep {
             items: one.items,
             declined: one.declined.clone(),
             elapsed_ms: one.elapsed_ms,
+            got: None,
         }
     }
 
@@ -481,10 +579,9 @@ fn is_over(place: &str, ended: &[ParkedStep]) -> bool {
 
 /// Stores a finished part of a run. If this write fails, the run still continues; the call is repeated only
 /// if the run is cut off.
-async fn keep_part(records: &Records, id: &str, place: String, body: Value) {
+async fn keep_part(records: &Records, kind: RecordKind, id: &str, place: String, body: Value) {
     // The owner of a part is its record.
-    let part =
-        NewRecord { owner: id.into(), id: place, held: false, ..NewRecord::new(RecordKind::Parked, body) };
+    let part = NewRecord { owner: id.into(), id: place, held: false, ..NewRecord::new(kind, body) };
     match records.put(part, RecordQuota::Refuse(MAX_PARTS)).await {
         Ok(Some(_)) => {}
         Ok(None) => tracing::warn!("a run has more than {MAX_PARTS} results of steps; this one is not kept"),
@@ -497,7 +594,7 @@ const ANY_CLIENT: &str = "*";
 
 /// Returns the account whose clients may answer for a caller; `None` if any client of this machine's user
 /// may.
-fn answerer(caller: &Caller) -> Option<String> {
+pub(crate) fn answerer(caller: &Caller) -> Option<String> {
     if caller.session.unattended {
         return Some(ANY_CLIENT.into());
     }
@@ -508,6 +605,9 @@ fn answerer(caller: &Caller) -> Option<String> {
 fn shown(record: &Record) -> Option<WorkflowView> {
     let body = &record.body;
     let (app, question) = (body["app_id"].as_str()?, body["ask"]["question"].as_str()?);
+    if body["script"].is_object() && body["script"]["state"] != json!(ScriptState::Waiting) {
+        return None;
+    }
     Some(WorkflowView {
         id: record.id.clone(),
         owner: record.owner.clone(),

@@ -113,7 +113,7 @@ impl Calls {
             return self.made(caller, &tool, Err(FailedCall::unreached(fault)), Duration::ZERO);
         }
         if is_own || tool.kind != EntryKind::Tool {
-            let caller = &Caller { cancel: sending.cancel, ..caller.clone() };
+            let caller = &Caller { cancel: sending.cancel, sink: Some(sending.progress), ..caller.clone() };
             let limit = sending.timeout.unwrap_or(Duration::MAX);
             let answer = if is_own {
                 let work = async { self.gateway()?.own_tool(caller, &tool.name, prepared.params).await };

@@ -28,7 +28,7 @@ use nonet_text::{
     template::TemplateSource,
 };
 use serde_json::{Map, Value, json};
-use tokio::sync::SemaphorePermit;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use super::{ItemCounts, RunLog, RunState, TemplateValues, goes_alone};
@@ -170,6 +170,15 @@ impl ActionResult {
     pub(crate) fn failed(&self) -> bool {
         self.outcome() == StepOutcome::Failed || self.items.is_some_and(|items| items.all_failed())
     }
+}
+
+/// What the calls of a run wait for before they are sent.
+pub(crate) struct RunTurn<'a> {
+    pub caller: &'a Caller,
+    /// Limits the calls in flight.
+    pub slots: &'a Semaphore,
+    /// Withdraws calls that wait for their turn.
+    pub halt: &'a CancellationToken,
 }
 
 impl Apps {
@@ -374,7 +383,8 @@ impl Apps {
         };
         let turn = async |prepared: &PreparedCall| {
             let limit = call.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
-            let place = self.turn_of(common, prepared, limit, &cancel).await?;
+            let run = RunTurn { caller, slots: &common.slots, halt: &common.halt };
+            let place = self.turn_of(run, prepared, limit, &cancel).await?;
             let left = |limit: Duration| limit.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
             Ok((place, limit.map(left), cancel))
         };
@@ -392,26 +402,24 @@ impl Apps {
 
     /// Waits until a call may be sent: one call that changes something at a time per server, and some calls
     /// at a time per run.
-    async fn turn_of<'a>(
+    pub(crate) async fn turn_of<'a>(
         &self,
-        common: &'a RunState<'_>,
+        RunTurn { caller, slots, halt }: RunTurn<'a>,
         prepared: &PreparedCall,
         limit: Option<Duration>,
         cancel: &CancellationToken,
     ) -> Result<(Option<Slot>, Option<SemaphorePermit<'a>>), Fault> {
-        let (caller, tool) = (common.caller, &prepared.tool);
+        let tool = &prepared.tool;
         let connection = match goes_alone(tool) {
             true => prepared.gate.connection_for(&self.servers, caller, &tool.server),
             false => None,
         };
         let turn = match &connection {
-            Some(connection) => {
-                Some(turn(connection, caller.account.id, tool, limit, cancel, &common.halt).await?)
-            }
+            Some(connection) => Some(turn(connection, caller.account.id, tool, limit, cancel, halt).await?),
             None => None,
         };
         let slot = tokio::select! {
-            slot = common.slots.acquire() => slot.ok(),
+            slot = slots.acquire() => slot.ok(),
             () = cancel.cancelled() => return Err(Fault::new(FaultCode::Cancelled, "Not run: cancelled.")),
         };
         // The wait may have taken minutes.
@@ -501,24 +509,40 @@ impl Apps {
             (_, input) => input,
         };
         let timeout = call.timeout_ms.map(Duration::from_millis).or(app.and_then(|app| app.timeout));
-        let mut caller = Caller { cancel, ..common.caller.clone() };
+        let caller = Caller { cancel, ..common.caller.clone() };
+        let mut one = self.run_inner_app(&caller, &call.name, id, input, timeout, log).await?;
+        one.repaired.splice(0..0, notes);
+        Ok(one)
+    }
+
+    /// Runs an app inside a run. Waits for its whole answer; its output becomes the value.
+    pub(crate) async fn run_inner_app(
+        self: &Arc<Self>,
+        caller: &Caller,
+        name: &str,
+        id: &str,
+        input: Value,
+        timeout: Option<Duration>,
+        log: Option<RunLog>,
+    ) -> Result<ActionResult, Fault> {
+        let mut caller = caller.clone();
         caller.limits.soft_deadline = LONGEST_TIME;
         caller.limits.max_result_bytes = usize::MAX;
         let waiting = InnerApproval::default();
         let arguments = AppArguments::of_step(id, input, timeout, log, waiting.clone());
         let answer = self.run_app(&caller, arguments).await;
+        let name = name.to_string();
         if let Some(question) = waiting.question() {
-            return Ok(ActionResult::open(call.name.clone(), OpenQuestion::Approve(question.clone())));
+            return Ok(ActionResult::open(name, OpenQuestion::Approve(question.clone())));
         }
         let answer = match answer {
             Ok(answer) => answer,
             // The app has written its own line in the audit log.
-            Err(Interrupt::Fault(fault)) => return Ok(ActionResult::not_run(call, &fault, Duration::ZERO)),
+            Err(Interrupt::Fault(fault)) => return Ok(ActionResult::of(name, fault.to_result())),
             Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
                 return Err(Fault::new(FaultCode::Internal, "The app was not run; run it with call_app."));
             }
         };
-        let name = call.name.clone();
         if is_error(&answer) {
             return Ok(ActionResult::of(name, answer));
         }
@@ -529,7 +553,7 @@ impl Apps {
         let result = result_of(take_member(&mut told, "output"));
         let inner = told["repaired"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let inner = inner.map(|note| format!("{name}: {note}"));
-        let repaired = notes.into_iter().chain(inner).collect();
+        let repaired = inner.collect();
         let calls = told["tool_calls"].as_u64().and_then(|calls| calls.try_into().ok()).unwrap_or(0);
         Ok(ActionResult { repaired, calls, ..ActionResult::of(name, result) })
     }

@@ -300,7 +300,7 @@ impl ResultBody {
     }
 
     /// Returns the value; text if no type of Nonet's can hold it.
-    fn into_value(self) -> Value {
+    pub fn into_value(self) -> Value {
         let value = match &self {
             ResultBody::Json(text) => serde_json::from_str(text).ok(),
             ResultBody::JsonLines(_) => serde_json::from_str(&self.array()).ok(),
@@ -310,7 +310,7 @@ impl ResultBody {
     }
 
     /// Returns the text that the value was read from.
-    fn into_text(self) -> String {
+    pub fn into_text(self) -> String {
         let (ResultBody::Json(text) | ResultBody::JsonLines(text) | ResultBody::Text(text)) = self;
         text
     }

@@ -24,6 +24,7 @@ use crate::graph::{ActionResult, Journal};
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     pub(super) records: Arc<Records>,
+    pub(super) kind: RecordKind,
     pub(super) owner: String,
     pub(super) id: String,
     /// How many questions were answered before the last one.
@@ -36,9 +37,19 @@ pub(crate) struct Checkpoints {
 }
 
 impl Checkpoints {
+    /// Whether a part fits into the space of the run, which it then takes.
+    pub(super) fn has_room(&self, body: &Value, most: usize) -> bool {
+        let size = json_len(body);
+        let fits = self.bytes.fetch_add(size, Ordering::AcqRel).saturating_add(size) <= most;
+        if !fits {
+            self.bytes.fetch_sub(size, Ordering::AcqRel);
+        }
+        fits
+    }
+
     /// Removes the record of a finished workflow.
     pub(crate) async fn forget(&self) {
-        match self.records.take(RecordKind::Parked, &self.owner, &self.id).await {
+        match self.records.take(self.kind, &self.owner, &self.id).await {
             Ok(_) => self.is_held.store(false, Ordering::Release),
             Err(error) => tracing::warn!(%error, "the state of an app that has ended was not removed"),
         }
@@ -59,21 +70,21 @@ impl Checkpoints {
 
     pub(super) async fn free(&self) {
         if self.is_held.swap(false, Ordering::AcqRel) {
-            free(&self.records, &self.owner, &self.id).await;
+            free(&self.records, self.kind, &self.owner, &self.id).await;
         }
     }
 
     /// Releases a record that has a new question.
     pub(super) async fn asked_again(&self, ended: &[ParkedStep]) {
         self.is_held.store(false, Ordering::Release);
-        let kept = match self.records.all(RecordKind::Parked, &self.id).await {
+        let kept = match self.records.all(self.kind, &self.id).await {
             Ok(kept) => kept,
             Err(error) => return tracing::warn!(%error, "the earlier state of an app was not removed"),
         };
         // The record itself contains the steps that have ended; what ended inside the other steps is still
         // needed.
         for part in kept.iter().filter(|part| is_over(&part.id, ended)) {
-            if let Err(error) = self.records.take(RecordKind::Parked, &self.id, &part.id).await {
+            if let Err(error) = self.records.take(self.kind, &self.id, &part.id).await {
                 tracing::warn!(%error, "the earlier state of an app was not removed");
             }
         }
@@ -86,15 +97,15 @@ impl Drop for Checkpoints {
         if self.is_held.load(Ordering::Acquire)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let records = self.records.clone();
+            let (records, kind) = (self.records.clone(), self.kind);
             let (owner, id) = (std::mem::take(&mut self.owner), std::mem::take(&mut self.id));
-            runtime.spawn(async move { free(&records, &owner, &id).await });
+            runtime.spawn(async move { free(&records, kind, &owner, &id).await });
         }
     }
 }
 
-async fn free(records: &Records, owner: &str, id: &str) {
-    if let Err(error) = records.free(RecordKind::Parked, owner, vec![id.into()]).await {
+async fn free(records: &Records, kind: RecordKind, owner: &str, id: &str) {
+    if let Err(error) = records.free(kind, owner, vec![id.into()]).await {
         tracing::warn!(%error, "the state of an app was not released for another gateway");
     }
 }
@@ -103,13 +114,11 @@ impl Journal for Checkpoints {
     fn ended<'a>(&'a self, place: String, one: &'a ActionResult, is_needed: bool) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let body = json!(ParkedStep::of(&place, one, is_needed));
-            let size = json_len(&body);
-            if self.bytes.fetch_add(size, Ordering::AcqRel).saturating_add(size) > MAX_BYTES {
-                self.bytes.fetch_sub(size, Ordering::AcqRel);
-                tracing::warn!(place, size, "the result of a step is too large to be kept");
-                return;
+            if self.has_room(&body, MAX_BYTES) {
+                keep_part(&self.records, self.kind, &self.id, place, body).await;
+            } else {
+                tracing::warn!(place, "the result of a step is too large to be kept");
             }
-            keep_part(&self.records, &self.id, place, body).await;
         })
     }
 

@@ -8,7 +8,7 @@ use nonet_parts::quotas::Admission;
 use nonet_store::Record;
 use nonet_text::{
     answers::{self, Decision},
-    fault::{Fault, FaultCode},
+    fault::{Fault, FaultCode, NextStep},
 };
 use serde_json::{Value, json};
 
@@ -17,6 +17,7 @@ use crate::{
     ParallelArguments,
     apps::{
         AnswerMode, Apps,
+        script::{RUN_SCRIPT, ScriptState},
         workflow::{Flow, definition, plan},
     },
     graph::{ActionResult, ParallelRun, place, plan_of, refused_plan},
@@ -72,9 +73,14 @@ impl Apps {
         content: Option<&str>,
     ) -> Result<Value, Interrupt> {
         let owner = caller.owner();
-        let (record, parked) = self.parked.get(owner.key(), token).await?;
+        let (record, parked) = self.runs_of(token).get(owner.key(), token).await?;
         if parked.by.as_deref() != Some(ANY_CLIENT) && parked.by != answerer(caller) {
             return Err(no_question(token).into());
+        }
+        if parked.script.as_ref().is_some_and(|script| script.state != ScriptState::Waiting) {
+            let message = "The script does not wait for an answer.";
+            let on = NextStep::own(RUN_SCRIPT, json!({ "resume": token }));
+            return Err(Fault::new(FaultCode::InvalidParams, message).then(on).into());
         }
         let question = parked.question();
         let now = Token::of(&record.id, parked.answered);
@@ -105,6 +111,11 @@ impl Apps {
         }
         let mut parked =
             ParkedFlow { grants: grants.kept(), answer: Some(answer), by_whom: Some(by), ..parked };
+        if let Some(script) = parked.script.clone() {
+            let checkpoints = self.scripts.answered(record, &parked).await?;
+            let run = self.scripts.answered_run(parked, script, checkpoints).await;
+            return self.continue_script(caller, run, admission).await;
+        }
         match parked.actions.take() {
             Some(arguments) => self.continue_actions(caller, record, parked, arguments, admission).await,
             None => self.continue_workflow(caller, record, parked, admission).await,

@@ -6,7 +6,11 @@ use super::*;
 
 fn parked(clock: &Clock) -> ParkedFlows {
     let retention = Retention { bytes: 1 << 20, age: AGE };
-    ParkedFlows::new(GatewayStore::in_files(None, retention, clock.clone(), "").records, clock.clone())
+    ParkedFlows::new(
+        GatewayStore::in_files(None, retention, clock.clone(), "").records,
+        clock.clone(),
+        RecordKind::Parked,
+    )
 }
 
 fn flow() -> ParkedFlow {
@@ -27,23 +31,26 @@ async fn what_has_waited_too_long_makes_room() {
     let parked = parked(&clock);
     let mut tokens = Vec::new();
     for _ in 0..MAX_PARKED {
-        tokens.push(parked.put("p", None, &flow()).await.expect("there is room"));
+        tokens.push(parked.put("p", None, &flow(), false).await.expect("there is room"));
     }
-    assert_eq!(parked.put("p", None, &flow()).await.map_err(|fault| fault.code), Err(FaultCode::RateLimited));
-    assert!(parked.put("q", None, &flow()).await.is_ok(), "another owner has room");
+    assert_eq!(
+        parked.put("p", None, &flow(), false).await.map_err(|fault| fault.code),
+        Err(FaultCode::RateLimited)
+    );
+    assert!(parked.put("q", None, &flow(), false).await.is_ok(), "another owner has room");
     assert!(parked.get("p", &tokens[0]).await.is_ok());
     clock.advance(AGE);
     assert_eq!(
         parked.get("p", &tokens[0]).await.map_err(|fault| fault.code).err(),
         Some(FaultCode::NotFound)
     );
-    assert!(parked.put("p", None, &flow()).await.is_ok());
+    assert!(parked.put("p", None, &flow(), false).await.is_ok());
 }
 
 #[tokio::test]
 async fn one_answer_is_taken() {
     let parked = parked(&Clock::default());
-    let token = parked.put("p", None, &flow()).await.expect("there is room");
+    let token = parked.put("p", None, &flow(), false).await.expect("there is room");
     let read = async || parked.get("p", &token).await.expect("it waits").0;
     let (first, second) = (read().await, read().await);
     let taken = parked.answered(first, &with(json!({ "status": "answered" }))).await.expect("the first");
@@ -73,12 +80,12 @@ async fn answered(parked: &ParkedFlows, token: &str) -> Checkpoints {
 async fn what_has_waited_too_long_is_removed_with_its_parts() {
     let clock = Clock::default();
     let parked = parked(&clock);
-    let old = parked.put("p", None, &flow()).await.expect("there is room");
+    let old = parked.put("p", None, &flow(), false).await.expect("there is room");
     let one = ActionResult::of("t".into(), json!({ "content": [] }));
     answered(&parked, &old).await.ended("[\"a\"]".into(), &one, true).await;
     assert_eq!(kept(&parked, &old).await, ["[\"a\"]"]);
     clock.advance(AGE);
-    let new = parked.put("p", None, &flow()).await.expect("there is room");
+    let new = parked.put("p", None, &flow(), false).await.expect("there is room");
     assert_eq!((kept(&parked, "p").await, kept(&parked, &old).await), (vec![new.clone()], vec![]));
     clock.advance(AGE);
     assert!(parked.get("p", &new).await.is_err());
@@ -88,7 +95,7 @@ async fn what_has_waited_too_long_is_removed_with_its_parts() {
 #[tokio::test]
 async fn an_end_that_is_too_large_keeps_no_later_one_away() {
     let parked = parked(&Clock::default());
-    let token = parked.put("p", None, &flow()).await.expect("there is room");
+    let token = parked.put("p", None, &flow(), false).await.expect("there is room");
     let text = |size| {
         ActionResult::of("t".into(), json!({ "content": [{ "type": "text", "text": "x".repeat(size) }] }))
     };
@@ -108,7 +115,7 @@ async fn an_end_that_is_too_large_keeps_no_later_one_away() {
 #[tokio::test]
 async fn only_what_has_ended_inside_of_unfinished_steps_is_kept_and_no_more_than_fits() {
     let parked = parked(&Clock::default());
-    let token = parked.put("p", None, &flow()).await.expect("there is room");
+    let token = parked.put("p", None, &flow(), false).await.expect("there is room");
     let one = |size: usize| {
         ActionResult::of("t".into(), json!({ "content": [{ "type": "text", "text": "x".repeat(size) }] }))
     };
@@ -125,7 +132,7 @@ async fn only_what_has_ended_inside_of_unfinished_steps_is_kept_and_no_more_than
 #[tokio::test]
 async fn a_run_that_is_dropped_frees_its_record() {
     let parked = parked(&Clock::default());
-    let token = parked.put("p", None, &flow()).await.expect("there is room");
+    let token = parked.put("p", None, &flow(), false).await.expect("there is room");
     drop(answered(&parked, &token).await);
     let again = async || {
         let (record, _) = parked.get("p", &token).await.expect("it is kept");
@@ -141,11 +148,11 @@ async fn an_app_that_asks_again_takes_no_room() {
     let parked = parked(&Clock::default());
     let mut tokens = Vec::new();
     for _ in 0..MAX_PARKED {
-        tokens.push(parked.put("p", None, &flow()).await.expect("there is room"));
+        tokens.push(parked.put("p", None, &flow(), false).await.expect("there is room"));
     }
     let checkpoints = answered(&parked, &tokens[0]).await;
     let second = ParkedFlow { answered: 1, ..flow() };
-    assert_eq!(parked.put("p", Some(&tokens[0]), &second).await.as_ref(), Ok(&tokens[0]));
+    assert_eq!(parked.put("p", Some(&tokens[0]), &second, false).await.as_ref(), Ok(&tokens[0]));
     checkpoints.asked_again(&[]).await;
     let token = Token::of(&tokens[0], 1);
     let (record, flow) = parked.get("p", &token).await.expect("it waits");
@@ -171,7 +178,7 @@ async fn what_is_too_large_is_not_kept() {
     let parked = parked(&Clock::default());
     let large = ParkedFlow { input: json!("x".repeat(MAX_BYTES)), ..flow() };
     assert_eq!(
-        parked.put("p", None, &large).await.map_err(|fault| fault.code),
+        parked.put("p", None, &large, false).await.map_err(|fault| fault.code),
         Err(FaultCode::InvalidParams)
     );
 }

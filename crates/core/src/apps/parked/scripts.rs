@@ -1,0 +1,402 @@
+//! The records of scripts: what they are, and the answers that they got.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use nonet_base::clock::millis;
+use nonet_config::workflow::StepOutcome;
+use nonet_state::session::Caller;
+use nonet_text::fault::{Fault, FaultCode};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use super::{Checkpoints, ParkedFlow, ParkedFlows, ParkedStep, answerer, keep_part, not_kept};
+use crate::{
+    AskArguments,
+    apps::{
+        Apps,
+        script::{DoneRequest, KeptScript, ScriptRun, ScriptState},
+    },
+    graph::{Journal, OpenQuestion},
+};
+
+/// The maximum size of all answers of one script, in bytes of JSON.
+const MAX_LEDGER: usize = 64 << 20;
+
+/// The record of one script, which this gateway holds once it is stored.
+pub(crate) struct ScriptRecord {
+    pub id: String,
+    /// The account that may answer; see [`answerer`].
+    by: Option<String>,
+    checkpoints: Arc<Checkpoints>,
+    is_stored: OnceCell<()>,
+    /// The number of its next question.
+    next_question: usize,
+}
+
+/// A script as it was when its gateway ended.
+pub(crate) struct EarlierScript {
+    pub kept: KeptScript,
+    pub grants: Value,
+}
+
+impl ScriptRecord {
+    /// Returns the places of the answers that the script got, each with its number.
+    pub(crate) fn answers(&self) -> Vec<(String, u64)> {
+        let all = self.checkpoints.before.iter();
+        all.filter_map(|(place, step)| Some((place.clone(), step.got?.0))).collect()
+    }
+
+    /// Returns an answer of an earlier run, and when the script got it.
+    pub(crate) fn earlier(&self, place: &str) -> Option<(DoneRequest, u64)> {
+        let step = self.checkpoints.before.get(place)?;
+        let (_, at_ms) = step.got?;
+        let mut kept = step.result.clone();
+        let mut taken = |key: &str| kept.get_mut(key).map(Value::take);
+        let answer = match taken("error") {
+            Some(error) => Err(error),
+            None => Ok(taken("value").unwrap_or_default()),
+        };
+        let params = taken("params").and_then(|params| params.as_str().map(String::from)).unwrap_or_default();
+        let done = DoneRequest {
+            name: step.name.clone(),
+            params,
+            is_call: step.calls > 0,
+            changes: step.result["changes"] == true,
+            is_earlier: true,
+            answer: Arc::new(answer),
+        };
+        Some((done, at_ms))
+    }
+
+    /// Whether the call at a place was in flight when the earlier run was cut off.
+    pub(crate) fn was_cut_off(&self, place: &str) -> bool {
+        self.checkpoints.before.get(place).is_some_and(|step| step.outcome == StepOutcome::Open)
+    }
+
+    /// Returns the user's answer to a question of the gateway about this script.
+    pub(crate) fn said(&self, question: &str) -> Option<String> {
+        let step = self.checkpoints.before.get(&said_at(question))?;
+        Some(step.result["value"].as_str().unwrap_or_default().into())
+    }
+
+    /// Returns the journal of the apps that the script calls.
+    pub(crate) fn journal(&self) -> Arc<dyn Journal> {
+        self.checkpoints.clone()
+    }
+
+    /// Removes the record of a script that has ended.
+    pub(crate) async fn forget(&self) {
+        if self.is_stored.initialized() {
+            self.checkpoints.forget().await;
+        }
+    }
+
+    /// Lets another run continue.
+    pub(crate) async fn free(&self) {
+        self.checkpoints.free().await;
+    }
+}
+
+/// Returns the place of the answer to a question of the gateway.
+fn said_at(question: &str) -> String {
+    format!("said {}", crate::graph::digest(&json!(question)))
+}
+
+impl ParkedFlows {
+    /// Returns the record of a script that begins. If a script with this id was cut off with its gateway, that
+    /// one continues.
+    pub(crate) async fn record(
+        &self,
+        caller: &Caller,
+        id: &str,
+    ) -> Result<(ScriptRecord, Option<EarlierScript>), Fault> {
+        let owner = caller.owner();
+        let known = self.0.get(owner.key(), id).await.map_err(not_kept)?;
+        let id = match known {
+            None => id.to_string(),
+            Some(record) => {
+                if record.body["script"]["state"] == json!(ScriptState::Running)
+                    && let Ok((_, flow)) = self.get(owner.key(), id).await
+                    && let Some(kept) = flow.script.clone()
+                    && let Some(checkpoints) = self.held(&record).await?
+                {
+                    tracing::info!(
+                        id,
+                        answers = checkpoints.before.len(),
+                        "a script goes on that was cut off"
+                    );
+                    let grants = flow.grants.clone();
+                    return Ok((self.record_of(&flow, checkpoints), Some(EarlierScript { kept, grants })));
+                }
+                self.new_id()
+            }
+        };
+        let checkpoints = self.checkpoints(owner.key(), &id, 0);
+        let (checkpoints, is_stored) = (Arc::new(checkpoints), OnceCell::new());
+        Ok((ScriptRecord { id, by: answerer(caller), checkpoints, is_stored, next_question: 0 }, None))
+    }
+
+    fn record_of(&self, flow: &ParkedFlow, checkpoints: Checkpoints) -> ScriptRecord {
+        ScriptRecord {
+            id: checkpoints.id.clone(),
+            by: flow.by.clone(),
+            next_question: flow.answered.saturating_add(1),
+            checkpoints: Arc::new(checkpoints),
+            is_stored: OnceCell::new_with(Some(())),
+        }
+    }
+
+    /// Returns a script that has stopped early, to continue it. Its failed calls are made again.
+    pub(crate) async fn stopped(&self, caller: &Caller, token: &str) -> Result<ScriptRun, Fault> {
+        let gone = || {
+            let message = "No script with this token has stopped early: it has ended, or was dropped a day after it began. Run it from the beginning.";
+            Fault::new(FaultCode::NotFound, message)
+        };
+        let (record, flow) = self.get(caller.owner().key(), token).await.map_err(|_| gone())?;
+        if flow.by != answerer(caller) {
+            return Err(gone());
+        }
+        let script = flow.script.clone().ok_or_else(gone)?;
+        if script.state == ScriptState::Waiting {
+            let message = "The script waits for the user's answer.";
+            return Err(
+                Fault::new(FaultCode::NeedsApproval, message).next("ask_user", json!({ "token": token }))
+            );
+        }
+        let Some(mut checkpoints) = self.held(&record).await? else {
+            let message = "The script is still running.";
+            return Err(Fault::new(FaultCode::RateLimited, message).retry_after(Duration::from_secs(5)));
+        };
+        if script.state == ScriptState::Stopped {
+            self.drop_failed(&mut checkpoints).await;
+        }
+        Ok(self.run_of(flow, script, checkpoints))
+    }
+
+    async fn drop_failed(&self, checkpoints: &mut Checkpoints) {
+        let has_failed = |step: &ParkedStep| step.got.is_some() && step.outcome == StepOutcome::Failed;
+        let failed: BTreeMap<_, _> = checkpoints.before.extract_if(.., |_, step| has_failed(step)).collect();
+        for place in failed.keys() {
+            if let Err(error) = self.0.records.take(self.0.kind, &checkpoints.id, place).await {
+                tracing::warn!(%error, "a failed call of a script was not forgotten");
+            }
+        }
+    }
+
+    fn run_of(&self, flow: ParkedFlow, kept: KeptScript, checkpoints: Checkpoints) -> ScriptRun {
+        let record = self.record_of(&flow, checkpoints);
+        ScriptRun {
+            kept: KeptScript { state: ScriptState::Running, open: None, ..kept },
+            app_id: flow.app_id,
+            input: flow.input,
+            timeout: Duration::from_millis(flow.timeout_ms),
+            left: Duration::from_millis(flow.left_ms),
+            grants: flow.grants,
+            record,
+        }
+    }
+
+    /// Returns the run of a script whose user has answered.
+    pub(super) async fn answered_run(
+        &self,
+        flow: ParkedFlow,
+        kept: KeptScript,
+        mut checkpoints: Checkpoints,
+    ) -> ScriptRun {
+        if let (Some(place), Some(answer)) = (&kept.open, &flow.answer) {
+            let said = crate::apps::script::said(answer);
+            let number =
+                checkpoints.before.values().filter_map(|step| step.got).map(|(number, _)| number).max();
+            let got = Some((number.map_or(0, |last| last.saturating_add(1)), self.0.clock.unix_ms()));
+            let (outcome, result) = match said {
+                Ok(value) => (StepOutcome::Succeeded, json!({ "value": value })),
+                Err(fault) => (StepOutcome::Failed, json!({ "error": fault.to_value()["error"] })),
+            };
+            // The answer to the gateway's own question is no answer of the script.
+            let is_own = place.starts_with("call ");
+            let place = if is_own { said_at(&flow.ask.in_chat().message) } else { place.clone() };
+            let step = ParkedStep {
+                outcome,
+                result,
+                got: got.filter(|_| !is_own),
+                ..ParkedStep::part(&place, "ask")
+            };
+            keep_part(&self.0.records, self.0.kind, &checkpoints.id, place.clone(), json!(step)).await;
+            checkpoints.before.insert(place, step);
+        }
+        self.run_of(flow, kept, checkpoints)
+    }
+
+    /// Stores the record of a script once it has something to lose.
+    async fn store_script(&self, run: &ScriptRun) -> Result<(), Fault> {
+        let store = async || {
+            let record = &run.record;
+            let flow = run.flow(ScriptState::Running, run.left);
+            self.put(&record.checkpoints.owner, Some(&record.id), &flow, true).await?;
+            record.checkpoints.is_held.store(true, Ordering::Release);
+            Ok(())
+        };
+        run.record.is_stored.get_or_try_init(store).await.map(|_| ())
+    }
+
+    /// Keeps an answer before the script gets it.
+    pub(crate) async fn keep_answer(
+        &self,
+        run: &ScriptRun,
+        place: &str,
+        done: &DoneRequest,
+        got: (u64, u64),
+    ) -> Result<(), Fault> {
+        self.store_script(run).await?;
+        let mut result = match &*done.answer {
+            Ok(value) => json!({ "value": value }),
+            Err(error) => json!({ "error": error }),
+        };
+        if done.is_call {
+            result["params"] = json!(done.params);
+        }
+        if done.changes {
+            result["changes"] = json!(true);
+        }
+        let outcome = if done.answer.is_ok() { StepOutcome::Succeeded } else { StepOutcome::Failed };
+        let calls = usize::from(done.is_call);
+        let part =
+            ParkedStep { outcome, result, calls, got: Some(got), ..ParkedStep::part(place, &done.name) };
+        let mut body = json!(part);
+        let checkpoints = &run.record.checkpoints;
+        if !checkpoints.has_room(&body, MAX_LEDGER) {
+            // Known to have ended, so that it is not made again.
+            let message =
+                format!("`{}` was called, but its result was too large to keep for a later run.", done.name);
+            let error = Fault::new(FaultCode::NotFound, message).to_value()["error"].take();
+            let part = ParkedStep {
+                outcome: StepOutcome::Failed,
+                result: json!({ "error": error }),
+                calls,
+                got: Some(got),
+                ..ParkedStep::part(place, &done.name)
+            };
+            body = json!(part);
+        }
+        keep_part(&checkpoints.records, checkpoints.kind, &run.record.id, place.into(), body).await;
+        Ok(())
+    }
+
+    /// Notes that a call which changes something is about to be sent.
+    pub(crate) async fn mark_call(&self, run: &ScriptRun, place: &str, tool: &str) -> Result<(), Fault> {
+        self.store_script(run).await?;
+        let checkpoints = &run.record.checkpoints;
+        let part = ParkedStep { outcome: StepOutcome::Open, calls: 1, ..ParkedStep::part(place, tool) };
+        keep_part(&checkpoints.records, checkpoints.kind, &run.record.id, place.into(), json!(part)).await;
+        Ok(())
+    }
+
+    /// Keeps a script that has stopped early. Returns the token with which it goes on, if there is anything to
+    /// go on from.
+    pub(crate) async fn set_script_aside(
+        &self,
+        run: &ScriptRun,
+        grants: Value,
+        left: Duration,
+    ) -> Option<String> {
+        let record = &run.record;
+        record.is_stored.get()?;
+        let flow = ParkedFlow { grants, ..run.flow(ScriptState::Stopped, left) };
+        let put = self.put(&record.checkpoints.owner, Some(&record.id), &flow, false).await;
+        record.checkpoints.is_held.store(false, Ordering::Release);
+        match put {
+            Ok(id) => Some(id),
+            Err(fault) => {
+                tracing::warn!(fault = fault.message, "a script that has stopped was not kept");
+                None
+            }
+        }
+    }
+}
+
+impl ParkedStep {
+    fn part(place: &str, name: &str) -> Self {
+        Self {
+            id: place.into(),
+            outcome: StepOutcome::Succeeded,
+            name: name.into(),
+            result: Value::Null,
+            repaired: Vec::new(),
+            calls: 0,
+            items: None,
+            declined: None,
+            elapsed_ms: 0,
+            got: None,
+        }
+    }
+}
+
+impl ScriptRun {
+    /// Returns the script as its record has it.
+    fn flow(&self, state: ScriptState, left: Duration) -> ParkedFlow {
+        ParkedFlow {
+            app_id: self.app_id.clone(),
+            actions: None,
+            script: Some(KeptScript { state, open: None, ..self.kept.clone() }),
+            by: self.record.by.clone(),
+            digest: String::new(),
+            input: self.input.clone(),
+            ended: Vec::new(),
+            step: String::new(),
+            ask: AskArguments::default(),
+            approval: None,
+            grants: self.grants.clone(),
+            answered: self.record.next_question.saturating_sub(1),
+            timeout_ms: millis(self.timeout),
+            left_ms: millis(left),
+            answer: None,
+            by_whom: None,
+        }
+    }
+}
+
+impl Apps {
+    /// Parks a script until the user answers. Returns the question.
+    pub(crate) async fn park_script(
+        &self,
+        caller: &Caller,
+        run: ScriptRun,
+        question: OpenQuestion,
+        place: String,
+        left: Duration,
+    ) -> Value {
+        let (ask, approval, open) = match question {
+            OpenQuestion::Ask(ask) => (ask, None, Some(place)),
+            OpenQuestion::Approve(asked) => {
+                (AskArguments::question(asked.message.clone()), Some(asked), None)
+            }
+        };
+        let grants = caller.run.as_ref().map(|run| run.kept()).unwrap_or_default();
+        let mut script = KeptScript { state: ScriptState::Waiting, open, ..run.kept.clone() };
+        let is_settled = |tool: &Arc<str>| {
+            approval.as_ref().is_some_and(|asked| asked.tool == *tool) || grants.get(&**tool).is_some()
+        };
+        script.asks_about.retain(|tool| !is_settled(tool));
+        let step = approval.as_ref().map_or_else(|| run.kept.name().into(), |asked| asked.tool.to_string());
+        let answered = run.record.next_question;
+        let parked = ParkedFlow {
+            script: Some(script),
+            step,
+            ask,
+            approval,
+            grants,
+            answered,
+            ..run.flow(ScriptState::Waiting, left)
+        };
+        let is_stored = run.record.is_stored.initialized();
+        let before = is_stored.then_some(&*run.record.checkpoints);
+        match self.parked_flow(caller, parked, before, Some(&run.record.id)).await {
+            Ok((id, parked)) => self.asked_about(caller, &id, &parked).await,
+            Err(result) => result,
+        }
+    }
+}

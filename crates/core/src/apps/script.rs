@@ -1,0 +1,357 @@
+//! Scripts: JavaScript whose calls take the road of every call.
+//!
+//! The script runs in a worker ([`nonet_script`]). Everything that it asks for is carried out here, and each
+//! answer is in the script's record before the script gets it: its ledger. A script that waits for the user,
+//! or that was cut off, runs again from the beginning and gets these answers, so that nothing happens twice.
+
+mod answer;
+mod drive;
+mod requests;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::FutureExt;
+use nonet_base::{clock::millis, json::set_member, text::clip};
+use nonet_config::LONGEST_TIME;
+use nonet_parts::quotas::Admission;
+use nonet_script::{frames::Start, names, process::Worker};
+use nonet_servers::{downstream::ProgressSink, policy::PolicyVerdict};
+use nonet_state::{
+    grants::RunGrants,
+    session::{Caller, TaskMode},
+};
+use nonet_text::{
+    fault::{Fault, FaultCode, NextStep},
+    results::json_len,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json, value::to_raw_value};
+
+use self::drive::{Driver, ScriptEnd};
+pub(crate) use self::{answer::said, drive::DoneRequest};
+use super::{
+    Apps,
+    parked::{ScriptRecord, answerer},
+};
+use crate::{
+    graph::{Limit, digest},
+    interrupt::Interrupt,
+    run::Run,
+};
+
+/// The own tool that runs a script.
+pub(crate) const RUN_SCRIPT: &str = "run_script";
+/// The longest script, in bytes.
+const LONGEST: usize = 256 << 10;
+/// The largest input, in bytes of JSON.
+const MAX_INPUT: usize = 8 << 20;
+/// How long a script may take by default and at most, without the time in which the user is asked.
+const TIMEOUT: Duration = Duration::from_secs(300);
+const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
+/// How long a script may compute.
+const CPU: Duration = Duration::from_secs(10);
+/// How much memory a script may use, in bytes.
+const MEMORY: usize = 128 << 20;
+/// How many calls a script may make.
+const MAX_CALLS: usize = 500;
+/// The longest label, in characters.
+const LABEL: usize = 80;
+
+/// The arguments of `gateway.run_script`.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct ScriptArguments {
+    /// The text; of a script that goes on, a corrected one.
+    script: Option<String>,
+    #[serde(default)]
+    input: Value,
+    /// How long it may take, in seconds.
+    timeout: Option<u64>,
+    /// What it does, for people.
+    label: Option<String>,
+    /// The token of a script that has stopped early, to go on.
+    resume: Option<String>,
+}
+
+/// What a script does at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ScriptState {
+    /// It runs, or was cut off with its gateway.
+    #[default]
+    Running,
+    /// It waits for the user.
+    Waiting,
+    /// It has failed or was cancelled.
+    Stopped,
+}
+
+/// A script as its record has it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct KeptScript {
+    pub script: String,
+    pub label: String,
+    /// What its random numbers are made from, and when it began, in milliseconds since 1970.
+    pub seed: u64,
+    pub began_ms: u64,
+    #[serde(default)]
+    pub state: ScriptState,
+    /// The place of the question that waits for the user, unless it is about calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<String>,
+    /// The tools that it names whose calls need an approval.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub asks_about: Vec<Arc<str>>,
+}
+
+impl KeptScript {
+    /// Adds to a question what the script is, and which further tools of it need an approval.
+    pub(crate) fn tell(&self, asked: &mut Value) {
+        if !self.label.is_empty() {
+            set_member(asked, "script", &*self.label);
+        }
+        if !self.asks_about.is_empty() {
+            set_member(asked, "also_needs_approval", json!(self.asks_about));
+        }
+    }
+
+    /// Returns what is written in place of a step's name.
+    pub(crate) fn name(&self) -> &str {
+        if self.label.is_empty() { "script" } else { &self.label }
+    }
+}
+
+/// A script that is about to run, from the beginning or with the answers that it had.
+pub(crate) struct ScriptRun {
+    pub kept: KeptScript,
+    /// The app that it is, or [`RUN_SCRIPT`].
+    pub app_id: String,
+    pub input: Value,
+    pub timeout: Duration,
+    pub left: Duration,
+    /// The user's answers about its calls.
+    pub grants: Value,
+    pub record: ScriptRecord,
+}
+
+impl Apps {
+    /// Implements `gateway.run_script`.
+    pub(crate) async fn run_script(
+        self: &Arc<Self>,
+        caller: &Caller,
+        arguments: ScriptArguments,
+    ) -> Result<Value, Fault> {
+        let run = match arguments.resume.clone() {
+            Some(token) => self.resumed(caller, &token, arguments).await?,
+            None => {
+                let ScriptArguments { script, input, timeout, label, .. } = arguments;
+                let script = script.filter(|script| !script.trim().is_empty()).ok_or_else(no_script)?;
+                let timeout = timeout.map(Duration::from_secs);
+                self.new_script(caller, RUN_SCRIPT, script, input, timeout, label).await?
+            }
+        };
+        // The call of this tool has the place in the quotas, and becomes a task if it takes long.
+        let sink = caller.sink.clone().unwrap_or_else(|| ProgressSink::new(caller.progress.clone()));
+        Ok(self.carry_out(caller, run, &sink).await)
+    }
+
+    /// Prepares a script that begins, or goes on with the same script where its gateway was killed.
+    pub(super) async fn new_script(
+        &self,
+        caller: &Caller,
+        app_id: &str,
+        script: String,
+        input: Value,
+        timeout: Option<Duration>,
+        label: Option<String>,
+    ) -> Result<ScriptRun, Fault> {
+        if caller.run.is_some() {
+            let message = "A script does not run inside of a graph, a workflow or another script. Call the tools from one script.";
+            return Err(Fault::new(FaultCode::InvalidParams, message));
+        }
+        if json_len(&input) > MAX_INPUT {
+            let message = format!(
+                "`input` has more than {MAX_INPUT} bytes. Keep the data as a result, and read it with result(ref)."
+            );
+            return Err(Fault::new(FaultCode::InvalidParams, message));
+        }
+        let input =
+            self.keeping.kept.fill(&caller.owner(), &input).await?.map_or(input, |filled| filled.value);
+        let asks_about = self.check_script(caller, &script).await?;
+        let timeout = timeout.unwrap_or(TIMEOUT).clamp(Duration::from_secs(1), MAX_TIMEOUT);
+        let kept = KeptScript {
+            script,
+            label: clip(label.unwrap_or_default().trim(), LABEL),
+            seed: uuid::Uuid::new_v4().as_u64_pair().0,
+            began_ms: self.keeping.clock.unix_ms(),
+            state: ScriptState::Running,
+            open: None,
+            asks_about,
+        };
+        let of_text = digest(&json!([app_id, kept.script, input, caller.owner().key(), answerer(caller)]));
+        let id = format!("script-{}", of_text.get(..32).unwrap_or(&of_text));
+        let (record, before) = self.scripts.record(caller, &id).await?;
+        let run = ScriptRun {
+            kept,
+            app_id: app_id.into(),
+            input,
+            timeout,
+            left: timeout,
+            grants: Value::Null,
+            record,
+        };
+        Ok(match before {
+            Some(before) => ScriptRun { kept: before.kept, grants: before.grants, ..run },
+            None => run,
+        })
+    }
+
+    /// Prepares a script that has stopped early, perhaps with a corrected text.
+    async fn resumed(
+        &self,
+        caller: &Caller,
+        token: &str,
+        arguments: ScriptArguments,
+    ) -> Result<ScriptRun, Fault> {
+        let mut run = self.scripts.stopped(caller, token).await?;
+        if let Some(script) = arguments.script.filter(|script| !script.trim().is_empty()) {
+            run.kept.script = script;
+        }
+        run.kept.asks_about = match self.check_script(caller, &run.kept.script).await {
+            Ok(asks_about) => asks_about,
+            Err(fault) => {
+                run.record.free().await;
+                return Err(fault);
+            }
+        };
+        run.timeout = arguments
+            .timeout
+            .map_or(run.timeout, Duration::from_secs)
+            .clamp(Duration::from_secs(1), MAX_TIMEOUT);
+        run.left = run.timeout;
+        if let Some(label) = arguments.label {
+            run.kept.label = clip(label.trim(), LABEL);
+        }
+        Ok(run)
+    }
+
+    /// Continues a script, whose user has answered.
+    pub(super) async fn continue_script(
+        self: &Arc<Self>,
+        caller: &Caller,
+        run: ScriptRun,
+        admission: Admission,
+    ) -> Result<Value, Interrupt> {
+        let label = format!("script {}", run.kept.label);
+        let (waiting, sink) = Run::of_caller(label.trim_end(), caller);
+        let waiting = Run { admission, ..waiting };
+        let own = Caller { cancel: waiting.cancel.clone(), ..caller.clone() };
+        let (apps, went_on) = (self.clone(), waiting.went_on.clone());
+        let work = async move {
+            let answer = apps.carry_out(&own, run, &sink).await;
+            apps.calls.hand_out(&own, answer, None, &went_on).await
+        };
+        Ok(waiting.wait(&self.keeping.jobs, caller, work.boxed()).await?.into_tree().await)
+    }
+
+    /// Refuses a script that names tools which its caller cannot call, before anything runs. Returns the tools
+    /// whose calls need an approval.
+    async fn check_script(&self, caller: &Caller, script: &str) -> Result<Vec<Arc<str>>, Fault> {
+        if script.len() > LONGEST {
+            let message = format!("The script has {} bytes; at most {LONGEST} are taken.", script.len());
+            return Err(Fault::new(FaultCode::InvalidParams, message));
+        }
+        let (mut wrong, mut asks_about) = (Vec::new(), Vec::new());
+        for named in names::named_tools(script) {
+            let (gate, tool) = match self.calls.find_tool(caller, &named.name).await {
+                Ok(found) => found,
+                Err(fault) => {
+                    wrong.push((named, fault));
+                    continue;
+                }
+            };
+            let PolicyVerdict::Approve(rule) = gate.verdict(&tool) else { continue };
+            if caller.session.app.is_some() || caller.session.unattended {
+                wrong.push((named, crate::call::needs_user(&tool.full, &rule)));
+            } else if !asks_about.contains(&tool.full) {
+                asks_about.push(tool.full.clone());
+            }
+        }
+        let mut wrong = wrong.into_iter();
+        let Some((first, fault)) = wrong.next() else { return Ok(asks_about) };
+        let rest: Vec<String> =
+            wrong.map(|(named, fault)| format!("line {}: {}", named.line, fault.message)).collect();
+        let more = if rest.is_empty() { String::new() } else { format!(" And {}", rest.join(" ")) };
+        let message = format!("Nothing was run. Line {} of the script: {}{more}", first.line, fault.message);
+        Err(Fault { message, ..fault })
+    }
+
+    /// Runs a script, and returns its answer: what it returned, why it failed, or the question that it waits
+    /// with.
+    async fn carry_out(self: &Arc<Self>, caller: &Caller, run: ScriptRun, sink: &ProgressSink) -> Value {
+        let began = Instant::now();
+        let mut own = Caller {
+            is_admitted: true,
+            as_task: TaskMode::Never,
+            run: Some(RunGrants::new(!caller.unasked, &run.grants)),
+            within: super::inside(caller, &run.record.id),
+            ..caller.clone()
+        };
+        own.limits.soft_deadline = LONGEST_TIME;
+        own.limits.max_result_bytes = usize::MAX;
+        let limit = Limit::new(run.left);
+        let driver = Driver::new(self, &own, &run, &limit, sink);
+        let end = match self.worker(&run).await {
+            Ok(worker) => driver.run(worker).await,
+            Err(fault) => ScriptEnd::Fault(fault),
+        };
+        let done = driver.done();
+        match end {
+            ScriptEnd::Open(open) => {
+                self.park_script(&own, run, open.question, open.place, limit.left()).await
+            }
+            ScriptEnd::Returned { value, log } => {
+                run.record.forget().await;
+                self.returned(caller, &run, value, log, done, began.elapsed()).await
+            }
+            end => {
+                let fault = self.stopped_script(&own, &run, end, done, limit.left()).await;
+                fault.to_result()
+            }
+        }
+    }
+
+    /// Starts the process of a script.
+    async fn worker(&self, run: &ScriptRun) -> Result<Worker, Fault> {
+        let Some(executable) = &self.executable else {
+            let message = "Scripts run in a process of Nonet's program, which this gateway does not have.";
+            return Err(Fault::new(FaultCode::Internal, message));
+        };
+        let input =
+            to_raw_value(&run.input).map_err(|error| Fault::new(FaultCode::Internal, error.to_string()))?;
+        let start = Start {
+            script: run.kept.script.clone(),
+            input,
+            seed: run.kept.seed,
+            now_ms: run.kept.began_ms,
+            max_calls: MAX_CALLS,
+            cpu_ms: millis(CPU),
+            memory: MEMORY,
+        };
+        Worker::start(executable, &start)
+            .await
+            .map_err(|error| Fault::new(FaultCode::Internal, format!("The script was not run: {error}.")))
+    }
+}
+
+fn no_script() -> Fault {
+    let message = "`script` is required: JavaScript, such as `return await tools.SERVER.TOOL({...})`.";
+    Fault::new(FaultCode::InvalidParams, message)
+}
+
+/// Returns the call that goes on with a script that has stopped early.
+fn way_on(token: &str) -> NextStep {
+    NextStep::own(RUN_SCRIPT, json!({ "resume": token }))
+}

@@ -1,0 +1,404 @@
+//! The loop of a running script: what the worker asks for is carried out, kept, and answered.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use nonet_script::{
+    frames::{Failure, FromWorker, Op, Progress, Request, ToWorker},
+    ledger::Ledger,
+    process::{Worker, WorkerError},
+};
+use nonet_servers::downstream::ProgressSink;
+use nonet_state::session::Caller;
+use nonet_text::fault::{Fault, FaultCode};
+use parking_lot::Mutex;
+use serde_json::{Value, json, value::to_raw_value};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::{MAX_CALLS, ScriptRun, requests::RequestEnd};
+use crate::{
+    apps::{Apps, parked::ScriptRecord},
+    graph::{Limit, OpenQuestion},
+};
+
+/// How many calls of a script are in flight at a time.
+const AT_ONCE: usize = 16;
+/// How many requests of all kinds a script may make, and how many bytes of them may wait.
+const MAX_REQUESTS: usize = 4 * MAX_CALLS;
+const MAX_WAITING: usize = 64 << 20;
+/// How long calls in flight may take to end when their script has failed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// How a run of a script ended.
+pub(super) enum ScriptEnd {
+    Returned {
+        value: Value,
+        log: String,
+    },
+    Failed {
+        failure: Failure,
+        log: String,
+    },
+    /// It waits for the user.
+    Open(Open),
+    TimedOut,
+    Cancelled,
+    Fault(Fault),
+}
+
+/// A question that waits for the user, with the place of its request.
+pub(super) struct Open {
+    pub question: OpenQuestion,
+    pub place: String,
+}
+
+/// A request that has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct DoneRequest {
+    pub name: String,
+    /// The beginning of its params.
+    pub params: String,
+    pub is_call: bool,
+    /// Whether the tool may have changed something.
+    pub changes: bool,
+    /// Whether it is an answer of an earlier run.
+    pub is_earlier: bool,
+    /// The value, or the error.
+    pub answer: Arc<Result<Value, Value>>,
+}
+
+/// Carries out what one run of a script asks for.
+pub(super) struct Driver<'a> {
+    pub apps: &'a Arc<Apps>,
+    pub caller: &'a Caller,
+    pub limit: &'a Limit,
+    pub record: &'a ScriptRecord,
+    pub script: &'a ScriptRun,
+    sink: &'a ProgressSink,
+    /// Limits the calls in flight.
+    pub slots: Semaphore,
+    /// Withdraws calls that wait for their turn, and cancels calls in flight.
+    pub halt: CancellationToken,
+    pub cancel: CancellationToken,
+    /// The calls that have asked for an approval: the tool and the params.
+    pub asking: Mutex<Vec<(Arc<str>, Value)>>,
+    /// How many of them wait until the script does nothing else.
+    waiting: AtomicUsize,
+    quiet: Notify,
+    held: mpsc::UnboundedSender<u64>,
+    newly_held: Mutex<Option<mpsc::UnboundedReceiver<u64>>>,
+    done: Mutex<Vec<DoneRequest>>,
+}
+
+/// A request with the answer that it got.
+struct Ended {
+    id: u64,
+    place: String,
+    size: usize,
+    end: RequestEnd,
+}
+
+impl<'a> Driver<'a> {
+    pub(super) fn new(
+        apps: &'a Arc<Apps>,
+        caller: &'a Caller,
+        run: &'a ScriptRun,
+        limit: &'a Limit,
+        sink: &'a ProgressSink,
+    ) -> Self {
+        let (held, newly_held) = mpsc::unbounded_channel();
+        Self {
+            apps,
+            caller,
+            limit,
+            record: &run.record,
+            script: run,
+            sink,
+            slots: Semaphore::new(AT_ONCE),
+            halt: CancellationToken::new(),
+            cancel: caller.cancel.child_token(),
+            asking: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            quiet: Notify::new(),
+            held,
+            newly_held: Mutex::new(Some(newly_held)),
+            done: Mutex::default(),
+        }
+    }
+
+    pub(super) fn done(&self) -> Vec<DoneRequest> {
+        std::mem::take(&mut *self.done.lock())
+    }
+
+    async fn keep(&self, place: &str, done: &DoneRequest, got: (u64, u64)) -> Result<(), Fault> {
+        self.apps.scripts.keep_answer(self.script, place, done, got).await
+    }
+
+    /// Waits until the script does nothing but wait for the user, so that one question covers all of its
+    /// calls of a tool.
+    pub(super) async fn is_quiet(&self, id: u64, tool: &Arc<str>, params: &Value) {
+        let quiet = self.quiet.notified();
+        tokio::pin!(quiet);
+        quiet.as_mut().enable();
+        self.asking.lock().push((tool.clone(), params.clone()));
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        // The receiver lives as long as the run.
+        let _ = self.held.send(id);
+        quiet.await;
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Runs the script to its end, its failure, or a question.
+    pub(super) async fn run(&self, worker: Worker) -> ScriptEnd {
+        let ledger = Ledger::new(self.record.answers());
+        let newly_held = self.newly_held.lock().take();
+        let Some(newly_held) = newly_held else {
+            return ScriptEnd::Fault(Fault::new(FaultCode::Internal, "The script was run twice."));
+        };
+        let mut turn = Turn {
+            driver: self,
+            worker,
+            ledger,
+            newly_held,
+            running: FuturesUnordered::new(),
+            open: None,
+            sent: 0,
+            idles: 0,
+            requests: 0,
+            bytes: 0,
+            log: String::new(),
+        };
+        let end = loop {
+            let ended = tokio::select! {
+                ended = turn.step() => ended,
+                () = self.limit.over() => Some(ScriptEnd::TimedOut),
+                () = self.caller.cancel.cancelled() => Some(ScriptEnd::Cancelled),
+            };
+            if let Some(end) = ended {
+                break end;
+            }
+        };
+        turn.wind_up(end).await
+    }
+}
+
+/// The state of the loop.
+struct Turn<'d, 'a> {
+    driver: &'d Driver<'a>,
+    worker: Worker,
+    ledger: Ledger,
+    newly_held: mpsc::UnboundedReceiver<u64>,
+    running: FuturesUnordered<BoxFuture<'d, Ended>>,
+    /// The first question that waits for the user.
+    open: Option<Open>,
+    /// How many messages the worker got, and how many times it has said that it waits: one more, if it has
+    /// read all of them.
+    sent: usize,
+    idles: usize,
+    requests: usize,
+    /// The size of the requests that wait.
+    bytes: usize,
+    log: String,
+}
+
+impl Turn<'_, '_> {
+    fn is_idle(&self) -> bool {
+        self.idles > self.sent
+    }
+
+    /// Handles what comes next. Returns how the run ends, if it does.
+    async fn step(&mut self) -> Option<ScriptEnd> {
+        let handled = tokio::select! {
+            message = self.worker.read() => self.hear(message),
+            Some(ended) = self.running.next() => self.take(ended).await,
+            Some(id) = self.newly_held.recv() => self.send(ToWorker::Held { id }).await,
+        };
+        if let Err(end) = handled {
+            return Some(end);
+        }
+        while let Some((id, place)) = self.ledger.next(self.is_idle()) {
+            if let Err(end) = self.repeat(id, &place).await {
+                return Some(end);
+            }
+        }
+        self.rest()
+    }
+
+    /// Lets the calls ask that wait for an approval, once the script does nothing else; returns the question
+    /// that is left when nothing else is.
+    fn rest(&mut self) -> Option<ScriptEnd> {
+        if !self.is_idle() || !self.newly_held.is_empty() {
+            return None;
+        }
+        let waiting = self.driver.waiting.load(Ordering::Acquire);
+        if waiting > 0 && waiting == self.running.len() {
+            self.driver.quiet.notify_waiters();
+        }
+        match self.running.is_empty() {
+            true => self.open.take().map(ScriptEnd::Open),
+            false => None,
+        }
+    }
+
+    fn hear(&mut self, message: Result<FromWorker, WorkerError>) -> Result<(), ScriptEnd> {
+        match message.map_err(|error| self.crashed(&error))? {
+            FromWorker::Request(request) => self.begin(request),
+            FromWorker::Idle { log } => {
+                self.idles += 1;
+                if let Some(log) = log {
+                    self.log = log;
+                }
+                Ok(())
+            }
+            FromWorker::Progress(progress) => {
+                self.tell(progress);
+                Ok(())
+            }
+            FromWorker::Done { value, log } => match serde_json::from_str(value.get()) {
+                Ok(value) => Err(ScriptEnd::Returned { value, log }),
+                Err(error) => Err(self.crashed(&WorkerError::Unreadable(error.to_string()))),
+            },
+            FromWorker::Failed { failure, log } => Err(ScriptEnd::Failed { failure, log }),
+        }
+    }
+
+    fn crashed(&self, error: &WorkerError) -> ScriptEnd {
+        let message = format!(
+            "The script stopped: {error}. It needed more than a script may use, or met a fault of Nonet's."
+        );
+        ScriptEnd::Fault(Fault::new(FaultCode::Internal, message))
+    }
+
+    fn tell(&self, Progress { done, total, message }: Progress) {
+        let mut told = json!({ "progress": done.unwrap_or_default() });
+        if let Some(total) = total {
+            told["total"] = json!(total);
+        }
+        if let Some(message) = message {
+            told["message"] = json!(nonet_base::text::clip(&message, 200));
+        }
+        self.driver.sink.take(told);
+    }
+
+    /// Begins a request, or lets it wait for its answer in the ledger.
+    fn begin(&mut self, request: Request) -> Result<(), ScriptEnd> {
+        self.requests += 1;
+        let Request { id, op } = request;
+        let (key, size) = key_of(&op);
+        self.bytes += size;
+        if self.requests > MAX_REQUESTS || self.bytes > MAX_WAITING {
+            let message = format!(
+                "The script was stopped: it makes more than {MAX_REQUESTS} requests, or more than {MAX_WAITING} bytes of them wait."
+            );
+            return Err(ScriptEnd::Fault(Fault::new(FaultCode::RateLimited, message)));
+        }
+        let place = self.ledger.place(&key);
+        if !self.ledger.ask(id, &place) {
+            let driver = self.driver;
+            self.running.push(Box::pin(async move {
+                let end = driver.carry_out(id, &place, op).await;
+                Ended { id, place, size, end }
+            }));
+        }
+        Ok(())
+    }
+
+    /// Keeps the answer of a request, then passes it on.
+    async fn take(&mut self, ended: Ended) -> Result<(), ScriptEnd> {
+        let Ended { id, place, size, end } = ended;
+        self.bytes = self.bytes.saturating_sub(size);
+        let (done, lasts) = match end {
+            RequestEnd::Open(question) => {
+                self.open.get_or_insert(Open { question: *question, place });
+                return Ok(());
+            }
+            RequestEnd::Done { done, lasts } => (done, lasts),
+        };
+        let at_ms = self.driver.apps.keeping.clock.unix_ms();
+        if lasts {
+            let number = self.ledger.number();
+            self.driver.keep(&place, &done, (number, at_ms)).await.map_err(ScriptEnd::Fault)?;
+        }
+        self.answer(id, done, at_ms).await
+    }
+
+    /// Answers a request with what an earlier run got.
+    async fn repeat(&mut self, id: u64, place: &str) -> Result<(), ScriptEnd> {
+        let Some((done, at_ms)) = self.driver.record.earlier(place) else { return Ok(()) };
+        self.answer(id, done, at_ms).await
+    }
+
+    async fn answer(&mut self, id: u64, done: DoneRequest, at_ms: u64) -> Result<(), ScriptEnd> {
+        let (ok, value) = match &*done.answer {
+            Ok(value) => (true, value),
+            Err(error) => (false, error),
+        };
+        let value =
+            to_raw_value(value).map_err(|error| self.crashed(&WorkerError::Unreadable(error.to_string())))?;
+        self.driver.done.lock().push(done);
+        self.send(ToWorker::Settle { id, ok, value, at_ms }).await
+    }
+
+    async fn send(&mut self, message: ToWorker) -> Result<(), ScriptEnd> {
+        self.sent += 1;
+        self.worker.send(&message).await.map_err(|error| self.crashed(&error))
+    }
+
+    /// Lets the calls in flight end, and keeps what they answer: they have been sent.
+    async fn wind_up(mut self, end: ScriptEnd) -> ScriptEnd {
+        let driver = self.driver;
+        driver.halt.cancel();
+        if matches!(end, ScriptEnd::TimedOut | ScriptEnd::Cancelled) {
+            driver.cancel.cancel();
+        }
+        let rest = async {
+            while let Some(Ended { place, end, .. }) = self.running.next().await {
+                if let RequestEnd::Done { done, lasts: true } = end {
+                    let got = (self.ledger.number(), driver.apps.keeping.clock.unix_ms());
+                    if let Err(fault) = driver.keep(&place, &done, got).await {
+                        tracing::warn!(fault = fault.message, "an answer of a script was not kept");
+                    }
+                    driver.done.lock().push(done);
+                }
+                // Calls that wait for an approval are not made any more.
+                driver.quiet.notify_waiters();
+            }
+        };
+        // Before anything else: those that wait already.
+        driver.quiet.notify_waiters();
+        if tokio::time::timeout(GRACE, rest).await.is_err() {
+            driver.cancel.cancel();
+        }
+        match end {
+            // The worker can say no more.
+            ScriptEnd::Fault(fault) if !self.log.is_empty() => {
+                ScriptEnd::Fault(fault.details(json!({ "log": self.log })))
+            }
+            end => end,
+        }
+    }
+}
+
+/// Returns what a request asks for as a short text, and its size in bytes.
+fn key_of(op: &Op) -> (String, usize) {
+    let written = json!(op);
+    let size = nonet_text::results::json_len(&written);
+    let digest = crate::graph::digest(&written);
+    let digest = digest.get(..16).unwrap_or(&digest);
+    let key = match op {
+        Op::Call { name, .. } => format!("call {name} {digest}"),
+        Op::Search { .. } => format!("search {digest}"),
+        Op::Describe { name } => format!("describe {name}"),
+        Op::Result { .. } => format!("result {digest}"),
+        Op::Ask { .. } => format!("ask {digest}"),
+        Op::Sleep { .. } => format!("sleep {digest}"),
+    };
+    (key, size)
+}
