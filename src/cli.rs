@@ -37,6 +37,7 @@ mod logs;
 mod man;
 mod moved;
 mod reload;
+mod script;
 mod secret;
 mod serve;
 mod setup;
@@ -228,7 +229,9 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         command @ (Command::Search { .. }
         | Command::Tools { .. }
         | Command::Get { .. }
-        | Command::Call { .. }) => Box::pin(ask::run(command, config, profile)).await,
+        | Command::Call { .. }
+        | Command::Run(_)
+        | Command::Types { .. }) => Box::pin(ask::run(command, config, profile)).await,
         Command::Serve { http } => {
             Box::pin(run_loaded(Command::Serve { http: http.or(http_address) }, config, profile)).await
         }

@@ -64,7 +64,7 @@ pub(super) struct Cli {
 }
 
 /// Which gateway answers, and how much of a failure is shown.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct GatewayArgs {
     /// Ask the gateway at this address, such as http://127.0.0.1:8931/mcp, with NONET_TOKEN as the bearer
     /// token
@@ -155,6 +155,15 @@ pub(super) enum Command {
         /// Print the whole result as JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        way: GatewayArgs,
+    },
+    /// Run a script: JavaScript that calls tools; prints what it returns
+    Run(RunArgs),
+    /// Print TypeScript declarations of the tools, for an editor that completes scripts
+    Types {
+        /// Tools, servers or categories; all tools without them
+        names: Vec<String>,
         #[command(flatten)]
         way: GatewayArgs,
     },
@@ -422,6 +431,24 @@ pub(super) enum Command {
     ScriptWorker,
 }
 
+/// The arguments of `nonet run`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RunArgs {
+    /// Script, such as report.js; `-` reads it from stdin
+    pub file: PathBuf,
+    /// What `input` is in the script, as JSON
+    #[arg(long, value_name = "JSON")]
+    pub input: Option<String>,
+    /// How long it may take, in seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    pub timeout: Option<u64>,
+    /// Print the whole answer as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub way: GatewayArgs,
+}
+
 impl Cli {
     /// Whether the command prints for a program to read.
     pub(super) fn wants_json(&self) -> bool {
@@ -432,6 +459,7 @@ impl Cli {
                     | Command::Tools { json: true, .. }
                     | Command::Get { json: true, .. }
                     | Command::Call { json: true, .. }
+                    | Command::Run(RunArgs { json: true, .. })
                     | Command::Status { json: true, .. }
                     | Command::Logs { json: true, .. }
                     | Command::Check { json: true, .. }

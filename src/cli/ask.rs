@@ -31,7 +31,7 @@ use super::{
     call::{self, CommandParams, QuestionDesk},
     connect,
     local::LocalGateway,
-    show,
+    script, show,
     signal::stopped,
     usable,
 };
@@ -83,6 +83,19 @@ impl InquiryCommand {
                 let inquiry = Inquiry::Call { name, params, select };
                 Self { inquiry, params: Some(typed), table: show::whole::<Value>, json, refresh: false, way }
             }
+            Command::Run(run) => {
+                let (json, way) = (run.json, run.way.clone());
+                let params = script::params(run)?;
+                let inquiry =
+                    Inquiry::Call { name: script::RUN.into(), params: params.clone(), select: None };
+                let params = Some(CommandParams::Json(params));
+                Self { inquiry, params, table: show::whole::<Value>, json, refresh: false, way }
+            }
+            Command::Types { names, way } => {
+                let params = json!({ "names": names, "full": true });
+                let inquiry = Inquiry::Call { name: script::TYPES.into(), params, select: None };
+                Self { inquiry, params: None, table: show::whole::<Value>, json: false, refresh: false, way }
+            }
             _ => anyhow::bail!("this command sends no inquiry"),
         })
     }
@@ -94,7 +107,10 @@ impl InquiryCommand {
         desk: QuestionDesk<'_>,
     ) -> Result<InquiryAnswer, AskFailure> {
         match &self.params {
-            Some(params) => call::make(self.inquiry.clone(), params, desk, ask).await,
+            Some(params) => {
+                let answer = call::make(self.inquiry.clone(), params, desk, &ask).await?;
+                script::answered(answer, &ask).await
+            }
             None => ask(self.inquiry.clone()).await,
         }
     }
@@ -107,6 +123,9 @@ impl InquiryCommand {
     fn show(&self, answer: InquiryAnswer) -> anyhow::Result<u8> {
         let manner = show::OutputStyle { json: self.json, verbose: self.way.verbose };
         match self.inquiry {
+            Inquiry::Call { ref name, .. } if name == script::RUN && !self.json => {
+                script::show(answer, manner)
+            }
             Inquiry::Call { .. } => show::result(answer, manner),
             _ => show::answer(answer, manner, self.table),
         }
@@ -336,6 +355,8 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &InquiryComm
         let mut more = match gateway.server_of(&caller, name) {
             // Apps may use tools of any server.
             Ok(category) if &*category == APPS && asked.is_call() => all(),
+            Ok(_) if name == script::RUN => all(),
+            Ok(_) if name == script::TYPES => here.unlisted(),
             Ok(server) if RESERVED.contains(&&*server) => Vec::new(),
             Ok(server) if asked.is_call() || here.is_old(&server) => vec![server],
             // A fresh list of the named server proves that the tool does not exist.

@@ -300,7 +300,7 @@ pub(super) fn whole<T: Serialize>(answer: &T) -> anyhow::Result<()> {
 }
 
 /// Makes a server's text safe for a terminal. A pipe gets it unchanged.
-fn for_terminal(text: &str) -> Cow<'_, str> {
+pub(super) fn for_terminal(text: &str) -> Cow<'_, str> {
     if std::io::stdout().is_terminal() { text::clean(text) } else { Cow::Borrowed(text) }
 }
 

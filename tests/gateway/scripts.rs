@@ -89,8 +89,10 @@ async fn a_script_works_with_the_values_of_calls() {
 #[tokio::test]
 async fn a_kept_result_is_read_in_parts() {
     let inside = shop().open_with_program().await;
-    let shown = json_of(&inside.execute("shop.many", json!({})).await);
-    let reference = shown["ref"].as_str().expect("a large result is kept");
+    let shown = inside.execute("shop.many", json!({})).await;
+    let note = shown["content"].as_array().and_then(|blocks| blocks.last()).expect("a note");
+    let note: Value = serde_json::from_str(note["text"].as_str().expect("text")).expect("JSON");
+    let reference = note["ref"].as_str().expect("a large result is kept");
     let script = format!(
         "const r = result('{reference}'); let lines = 0; for await (const line of r.lines()) lines++; \
          return [await r.jq('.[-1].id'), (await r.json()).length, (await r.text()).length > 1e5, lines > 0]"
@@ -107,8 +109,10 @@ async fn a_kept_result_is_read_in_parts() {
 async fn what_a_text_names_is_checked_before_anything_runs() {
     let setup = Setup::new();
     let log = setup.path("calls");
-    let inside =
-        asking(setup, &log).toml("[policies.no]\ntools = ['shop.fail']\npolicy = 'deny'\n").open_with_program().await;
+    let inside = asking(setup, &log)
+        .toml("[policies.no]\ntools = ['shop.fail']\npolicy = 'deny'\n")
+        .open_with_program()
+        .await;
     for (script, code, part) in [
         ("await tools.shop.write();\nawait tools.shop.wirte()", "unknown_tool", "Line 2 of the script"),
         ("await tools.shop.write(); await call('shop.fail')", "forbidden", "shop.fail"),
@@ -149,7 +153,7 @@ async fn a_script_that_fails_tells_what_was_done_and_goes_on() {
     arguments["params"]["script"] = json!(script.replace("one.nothing.at.all", "one.length"));
     let told = inside.answer("execute_tool", arguments).await;
     assert_eq!(
-        (&told["output"], &told["calls"], &told["earlier_calls"]),
+        (&told["output"], &told["tool_calls"], &told["earlier_calls"]),
         (&json!(3), &json!(0), &json!(2)),
         "{told}"
     );
@@ -198,7 +202,7 @@ async fn one_question_covers_all_calls_of_a_tool() {
     assert_eq!(logged(&log).len(), 1, "nothing was deleted yet");
     let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": "yes" })).await;
     assert_eq!(
-        (&told["output"], &told["calls"], &told["earlier_calls"]),
+        (&told["output"], &told["tool_calls"], &told["earlier_calls"]),
         (&json!(12), &json!(13), &json!(1)),
         "{told}"
     );
@@ -276,7 +280,7 @@ fn nothing_that_had_ended_runs_twice_after_a_kill() {
     assert_eq!(logged(&log).len(), 5, "nothing was called twice");
     // Its record went with its end: the same text is a new script.
     let told = client.answer("execute_tool", arguments);
-    assert_eq!((&told["output"], &told["calls"]), (&json!([0, 1, 2]), &json!(5)), "{told}");
+    assert_eq!((&told["output"], &told["tool_calls"]), (&json!([0, 1, 2]), &json!(5)), "{told}");
 }
 
 #[test]
@@ -317,4 +321,84 @@ fn a_long_script_is_a_task() {
     let cancelled =
         client.execute("gateway.background_run", json!({ "task_id": task["task_id"], "cancel": true }));
     assert_eq!(json_of(&cancelled)["state"], "cancelled", "{cancelled}");
+}
+
+#[tokio::test]
+async fn an_app_can_be_a_script() {
+    let setup = shop().toml(
+        "[apps.double]\ndescription = 'Doubles'\nscript = 'double.js'\n[apps.lost]\nscript = 'lost.js'\n",
+    );
+    let file = setup.path("double.js");
+    std::fs::write(&file, "return [(await tools.shop.say({ n: input.n })).n, input.n * 2]").expect("written");
+    let inside = setup.open_with_program().await;
+    let told = inside.answer("call_app", json!({ "app_id": "double", "input": { "n": 2 } })).await;
+    assert_eq!(
+        (&told["app_id"], &told["output"], &told["tool_calls"]),
+        (&json!("double"), &json!([2, 4]), &json!(1)),
+        "{told}"
+    );
+    // The file is read at each run.
+    std::fs::write(&file, "return await tools.apps.double({})").expect("written");
+    let fault = inside.fault("call_app", json!({ "app_id": "double", "input": {} })).await;
+    assert!(fault["message"].as_str().is_some_and(|text| text.contains("inside")), "{fault}");
+    let fault = inside.fault("call_app", json!({ "app_id": "lost", "input": {} })).await;
+    assert_eq!(fault["code"], "not_found", "{fault}");
+}
+
+#[test]
+fn a_script_that_worked_is_saved_with_the_users_approval() {
+    let mut client = shop().start_program();
+    client.until_ready("shop");
+    let script = "return (await tools.shop.rows()).length + (input.more ?? 0)";
+    let told = client.execute("gateway.run_script", json!({ "script": script }));
+    let id = json_of(&told)["task_id"].clone();
+    let save = json!({ "task_id": id, "name": "count-rows", "description": "Counts rows", "input_schema": { "type": "object", "properties": { "more": { "type": "integer" } } } });
+    let asked = json_of(&client.execute("gateway.save_script", save));
+    let token = asked["error"]["next_step"]["arguments"]["token"].clone();
+    assert!(asked.to_string().contains("input.more ?? 0"), "the user reads the text: {asked}");
+    let saved = client.answer("ask_user", json!({ "token": token, "answer": "yes" }));
+    assert_eq!(saved["app_id"], "count-rows", "{saved}");
+    let file = client.folder.path().join("scripts/count-rows.js");
+    assert_eq!(std::fs::read_to_string(file).expect("a file"), script);
+    let told = eventually("the app is loaded", || {
+        let told =
+            json_of(&client.call("call_app", json!({ "app_id": "count-rows", "input": { "more": 2 } })));
+        told.get("output").is_some().then_some(told)
+    });
+    assert_eq!(told["output"], 5, "{told}");
+}
+
+#[tokio::test]
+async fn tools_are_declared_in_typescript() {
+    let inside = shop().open_with_program().await;
+    let result = inside.execute("gateway.describe_api", json!({ "names": ["shop"] })).await;
+    let text = crate::setup::text_of(&result);
+    assert!(text.contains("shop: {") && text.contains("delete(args: { path: string"), "{text}");
+    assert!(!text.contains("declare function call"), "short for a model: {text}");
+    let result = inside.execute("gateway.describe_api", json!({ "full": true })).await;
+    let text = crate::setup::text_of(&result);
+    assert!(text.contains("declare function call") && text.contains("gateway: {"), "{text}");
+}
+
+#[test]
+fn a_script_is_run_from_the_shell() {
+    let setup = shop();
+    let file = setup.path("rows.js");
+    std::fs::write(&file, "log('begin'); return (await tools.shop.rows()).length + input.more")
+        .expect("written");
+    let config = setup.write();
+    let mut command = crate::client::command(setup.folder.path());
+    let ran = command
+        .args(["--config"])
+        .arg(&config)
+        .args(["run"])
+        .arg(&file)
+        .args(["--input", "{\"more\":1}"])
+        .output()
+        .expect("it runs");
+    let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success() && out.trim() == "4" && err.contains("begin"), "{out} {err}");
+    let mut command = crate::client::command(setup.folder.path());
+    let types = command.args(["--config"]).arg(&config).args(["types", "shop"]).output().expect("it runs");
+    assert!(String::from_utf8_lossy(&types.stdout).contains("declare const tools"), "{types:?}");
 }

@@ -9,13 +9,18 @@ use crate::is_zero;
 /// What a script returned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScriptAnswer {
+    /// Its id: `script-` and 20 hex digits. `gateway.save_script` takes it.
+    pub task_id: String,
+    /// The app that it is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app_id: Option<String>,
     /// Its label, if it has one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub script: String,
     /// What it returned.
     pub output: Value,
     /// How many tools it called in this run.
-    pub calls: usize,
+    pub tool_calls: usize,
     /// How many calls had ended in an earlier run, and were not made again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub earlier_calls: usize,

@@ -1,9 +1,9 @@
-//! `[apps.ID]`: a tool under another name, a workflow of steps, or a model with tools.
+//! `[apps.ID]`: a tool under another name, a workflow of steps, a script, or a model with tools.
 //!
 //! [`AppTable`] is the table as written and the source of its JSON Schema; [`App`] is the checked form.
 //! `check` lets [`crate::workflow`] check the steps.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use nonet_text::fault::FaultCode;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -45,6 +45,11 @@ pub enum AppKind {
         steps: Vec<Step>,
         /// A template (a text, or a table of texts) of the output. None: the last step's value.
         output: Option<Value>,
+    },
+    /// JavaScript that calls tools.
+    Script {
+        /// The file; read at each run.
+        file: PathBuf,
     },
     /// A model that calls tools until it has an answer.
     Model(ModelApp),
@@ -337,7 +342,7 @@ pub(super) fn default_id(position: usize) -> String {
     format!("step{}", position + 1)
 }
 
-/// An app as written: a tool (`tool`), a workflow (`steps`) or a model (`model`).
+/// An app as written: a tool (`tool`), a workflow (`steps`), a script (`script`) or a model (`model`).
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct AppTable {
@@ -357,6 +362,10 @@ pub(super) struct AppTable {
     /// A template of the workflow's output: a text, or a table of texts.
     #[schemars(extend("type" = ["string", "object", "array"]), example = &"{{step2}}")]
     pub output: Option<Value>,
+    /// A file of JavaScript that calls tools, as `gateway.run_script` runs it: absolute, with `~/`, or relative
+    /// to this file. It is read at each run.
+    #[schemars(with = "Option<String>", length(min = 1), example = &"scripts/report.js")]
+    pub script: Option<PathBuf>,
     /// A model that works on the input with tools: an endpoint that speaks OpenAI's chat completions, or
     /// `"client"` for the client's own model (sampling).
     #[schemars(schema_with = "model_schema")]
@@ -387,18 +396,19 @@ fn max_turns() -> usize {
 
 impl AppTable {
     /// Returns the checked form, with every step named. `check` has made sure that there is exactly one of
-    /// `tool`, `steps` and `model`.
+    /// `tool`, `steps`, `script` and `model`.
     pub(crate) fn into_app(self) -> App {
-        let kind = match (self.tool, self.model) {
-            (Some(tool), _) => AppKind::Tool { tool },
-            (None, Some(model)) => AppKind::Model(ModelApp {
+        let kind = match (self.tool, self.script, self.model) {
+            (Some(tool), ..) => AppKind::Tool { tool },
+            (None, Some(file), _) => AppKind::Script { file },
+            (None, None, Some(model)) => AppKind::Model(ModelApp {
                 model,
                 system: self.system,
                 allowed_tools: self.allowed_tools,
                 max_turns: self.max_turns,
                 max_tokens: self.max_tokens,
             }),
-            (None, None) => {
+            (None, None, None) => {
                 let steps = self.steps.into_iter().enumerate();
                 let steps = steps.map(|(position, step)| step.into_step(position)).collect();
                 AppKind::Workflow { steps, output: self.output }

@@ -384,7 +384,14 @@ impl Assembler<'_> {
             server.inherit_env = server.inherit_env.with(&gateway.inherit_env);
             server.sandbox = server.sandbox.take().or_else(|| gateway.sandbox.clone());
         }
-        let apps: BTreeMap<String, apps::AppTable> = self.entries("apps");
+        let mut apps: BTreeMap<String, App> = BTreeMap::new();
+        for (id, table) in self.entries::<apps::AppTable>("apps") {
+            let mut app = table.into_app();
+            if let AppKind::Script { file } = &mut app.kind {
+                *file = self.paths.resolve(file);
+            }
+            apps.insert(id, app);
+        }
         Config {
             file: file.into(),
             sandbox: gateway.sandbox.clone().and_then(|sandbox| sandbox.into_settings(&self.paths)),
@@ -409,7 +416,7 @@ impl Assembler<'_> {
             profiles: self.entries("profiles"),
             policies: self.entries("policies"),
             clients: clients::joined(self.entries("clients")),
-            apps: apps.into_iter().map(|(id, table)| (id, table.into_app())).collect(),
+            apps,
         }
     }
 

@@ -96,11 +96,11 @@ pub(super) const POLICY: TableRules = TableRules {
 
 pub(super) const APP: TableRules = TableRules {
     what: "an app",
-    kinds: &["tool", "steps", "model"],
+    kinds: &["tool", "steps", "script", "model"],
     missing: Some((
-        "an app needs `tool`, `steps` or `model`",
-        "Set `tool = \"server.tool\"` for a single tool, `model` for a model with tools, or add a `[[…steps]]` for each step of a \
-         workflow.",
+        "an app needs `tool`, `steps`, `script` or `model`",
+        "Set `tool = \"server.tool\"` for a single tool, `script = \"file.js\"` for a script, `model` for a model with tools, or \
+         add a `[[…steps]]` for each step of a workflow.",
     )),
     rows: &[
         (&["tool"], Excludes(&["steps"]), "Make the tool one of the steps."),
@@ -108,6 +108,11 @@ pub(super) const APP: TableRules = TableRules {
             &["tool", "steps"],
             Excludes(&["model"]),
             "Name the tools that the model may call in `allowed_tools`, or make two apps.",
+        ),
+        (
+            &["tool", "steps", "model"],
+            Excludes(&["script"]),
+            "Call the tools and apps from the script, or make two apps.",
         ),
         (&["output"], OnlyWith(&["steps"]), REMOVE),
         (&["system", "allowed_tools", "max_turns", "max_tokens"], OnlyWith(&["model"]), REMOVE),

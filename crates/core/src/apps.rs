@@ -5,9 +5,10 @@ pub(super) mod parked;
 pub(super) mod script;
 mod workflow;
 
-use self::parked::ParkedFlows;
+use self::{parked::ParkedFlows, script::EndedScripts};
 
 use std::{
+    borrow::Cow,
     future::ready,
     path::PathBuf,
     sync::{Arc, OnceLock, atomic::AtomicBool},
@@ -156,6 +157,8 @@ pub struct Apps {
     pub(crate) parked: ParkedFlows,
     /// Scripts that run, wait for their user's answer, or have stopped early.
     pub(crate) scripts: ParkedFlows,
+    /// The scripts that have ended in this process, the last ones of all clients.
+    pub(crate) ended_scripts: EndedScripts,
     /// Nonet's own executable, which runs scripts.
     pub(crate) executable: Option<PathBuf>,
 }
@@ -182,18 +185,29 @@ struct ListedApp<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     steps: Option<Vec<&'a str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    script: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<&'a str>,
 }
 
 impl<'a> ListedApp<'a> {
     fn new(app_id: &'a str, app: &'a App) -> Self {
-        let (tool, steps, model) = match &app.kind {
-            AppKind::Tool { tool } => (Some(tool.as_str()), None, None),
-            AppKind::Workflow { steps, .. } => (None, Some(steps.iter().map(Step::called).collect()), None),
-            AppKind::Model(app) => (None, None, Some(app.model.name())),
+        let mut listed = Self {
+            app_id,
+            description: &app.description,
+            input_schema: app.input_schema.as_ref(),
+            tool: None,
+            steps: None,
+            script: None,
+            model: None,
         };
-        let input_schema = app.input_schema.as_ref();
-        Self { app_id, description: &app.description, input_schema, tool, steps, model }
+        match &app.kind {
+            AppKind::Tool { tool } => listed.tool = Some(tool),
+            AppKind::Workflow { steps, .. } => listed.steps = Some(steps.iter().map(Step::called).collect()),
+            AppKind::Script { file } => listed.script = file.file_name().map(|name| name.to_string_lossy()),
+            AppKind::Model(app) => listed.model = Some(app.model.name()),
+        }
+        listed
     }
 }
 
@@ -315,6 +329,7 @@ impl Apps {
             AppKind::Workflow { steps, output } => {
                 self.call_workflow(caller, run, steps, output.clone()).await
             }
+            AppKind::Script { file } => self.call_script(caller, run, file).await,
             AppKind::Model(of) => self.call_model(caller, run, of.clone()).await,
         }
     }
@@ -402,7 +417,7 @@ impl Apps {
         }
         let asks = match &app.kind {
             AppKind::Workflow { steps, .. } => steps.iter().any(|step| matches!(step.kind, StepKind::Ask(_))),
-            AppKind::Tool { .. } | AppKind::Model(_) => false,
+            AppKind::Tool { .. } | AppKind::Script { .. } | AppKind::Model(_) => false,
         };
         match asks && (!within.is_empty() || caller.run.is_some()) {
             true => refused("it asks the user, which only an app that is called directly can do.".into()),
@@ -466,10 +481,11 @@ pub(super) fn unknown_app(config: &Config, id: &str, input: Value) -> Fault {
     Fault::new(FaultCode::NotFound, message).next("call_app", next).suggest(near)
 }
 
-/// Reads JSON in a string as the input of a workflow that declares none: the workflow takes members of it.
+/// Reads JSON in a string as the input of a workflow or script that declares none: it takes members of it.
 fn read_freely(caller: &Caller, id: &str, app: &App, input: Value) -> Value {
     let Value::String(text) = &input else { return input };
-    let is_workflow = matches!(app.kind, AppKind::Workflow { .. }) && !text.trim().is_empty();
+    let is_workflow =
+        matches!(app.kind, AppKind::Workflow { .. } | AppKind::Script { .. }) && !text.trim().is_empty();
     match from_text(text).map(|(inner, _)| inner).filter(|inner| is_workflow && inner.is_object()) {
         Some(inner) => {
             let changes = vec!["`input` was JSON in a string".into()];

@@ -4,6 +4,7 @@
 //! allows every own tool that it does not deny by name; whatever a tool reaches is checked again at the call.
 
 mod background_run;
+mod describe_api;
 pub(super) mod fetch_result;
 mod load_tools;
 mod memory_facts;
@@ -12,6 +13,7 @@ mod read_resource;
 pub(super) mod run_graph;
 mod run_script;
 mod runtime_server;
+mod save_script;
 mod schedule;
 mod status;
 pub(super) mod watch;
@@ -69,10 +71,11 @@ enum Access {
 type Question = fn(&Gateway, &Caller, &Map<String, Value>) -> Result<String, Fault>;
 
 /// All own tools, by name.
-static TOOLS: [OwnTool; 27] = [
+static TOOLS: [OwnTool; 29] = [
     runtime_server::ADD,
     background_run::TOOL,
     schedule::CANCEL,
+    describe_api::TOOL,
     fetch_result::TOOL,
     memory_facts::FORGET,
     load_tools::TOOL,
@@ -83,6 +86,7 @@ static TOOLS: [OwnTool; 27] = [
     runtime_server::REMOVE,
     run_graph::TOOL,
     run_script::TOOL,
+    save_script::TOOL,
     schedule::SCHEDULE,
     schedule::LIST,
     memory_work::SET_GOAL,

@@ -172,6 +172,9 @@ fn description_of(app: &App) -> String {
             let steps: Vec<&str> = steps.iter().take(STEPS).map(|step| step.called()).collect();
             format!("Runs {}", steps.join(", "))
         }
+        AppKind::Script { file } => {
+            format!("Runs the script {}", file.file_name().unwrap_or_default().display())
+        }
         AppKind::Model(app) => app.system.clone(),
     }
 }

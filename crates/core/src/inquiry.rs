@@ -15,7 +15,7 @@ use nonet_text::fault::{Fault, FaultCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Gateway, SearchArguments, call::CallRequest, interrupt::Interrupt};
+use super::{AskArguments, Gateway, SearchArguments, call::CallRequest, interrupt::Interrupt};
 use crate::gate::Gate;
 use nonet_state::{faults::not_ready, session::Caller};
 
@@ -56,6 +56,13 @@ pub enum Inquiry {
         params: Value,
         /// A jq filter for the result.
         select: Option<String>,
+    },
+    /// What follows a question to the user: of a script or a workflow.
+    Answer {
+        /// The token of the question.
+        token: String,
+        /// What the user said.
+        answer: Value,
     },
     /// The state of the gateway, its servers and its jobs.
     Status,
@@ -98,11 +105,14 @@ impl Gateway {
                         drop(caller.session.mailbox.attach(&mut result, Vec::new()));
                         Ok(result.into_tree().await)
                     }
-                    Err(Interrupt::Fault(fault)) => Err(*fault),
-                    Err(Interrupt::Task(job)) => Ok(json!(job.summary())),
-                    Err(Interrupt::Refused(error)) => {
-                        Err(Fault::new(FaultCode::UpstreamError, error.message.to_string()))
-                    }
+                    Err(interrupt) => unended(interrupt),
+                }
+            }
+            Inquiry::Answer { token, answer } => {
+                let asked = AskArguments::answered(token, answer);
+                match self.apps.ask_user(&caller, asked).await {
+                    Ok(result) => Ok(result.into_tree().await),
+                    Err(interrupt) => unended(interrupt),
                 }
             }
             Inquiry::Status => Ok(json!(self.process_status(&caller))),
@@ -163,6 +173,15 @@ impl Gateway {
             gateway: GatewayStatus { tools, ..self.status(caller) },
             process: is_user.then(process),
         }
+    }
+}
+
+/// Returns what the command line gets of a call without a result.
+fn unended(interrupt: Interrupt) -> Result<Value, Fault> {
+    match interrupt {
+        Interrupt::Fault(fault) => Err(*fault),
+        Interrupt::Task(job) => Ok(json!(job.summary())),
+        Interrupt::Refused(error) => Err(Fault::new(FaultCode::UpstreamError, error.message.to_string())),
     }
 }
 

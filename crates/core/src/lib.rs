@@ -231,6 +231,7 @@ impl Gateway {
                 find: find.clone(),
                 parked,
                 scripts,
+                ended_scripts: Default::default(),
                 executable,
             });
             let errands = Arc::new(Errands {

@@ -569,11 +569,14 @@ impl Errands {
         match what {
             ScheduledWork::Tool { name, .. } => drop(tools.insert(name.as_str())),
             ScheduledWork::App { app_id, .. } => {
-                let is_model =
-                    |id: &&str| config.apps.get(*id).is_none_or(|app| matches!(app.kind, AppKind::Model(_)));
+                // Nobody knows what a model or a script will call.
+                let is_open = |id: &&str| {
+                    let kind = config.apps.get(*id).map(|app| &app.kind);
+                    kind.is_none_or(|kind| matches!(kind, AppKind::Model(_) | AppKind::Script { .. }))
+                };
                 if tools_of(&config, app_id, &mut apps, &mut tools).is_err()
                     || !config.apps.contains_key(app_id)
-                    || apps.iter().any(is_model)
+                    || apps.iter().any(is_open)
                 {
                     return false;
                 }
@@ -722,7 +725,7 @@ fn tools_of<'a>(
             );
             return Err(Fault::new(FaultCode::InvalidParams, message));
         }
-        AppKind::Model(_) => {}
+        AppKind::Model(_) | AppKind::Script { .. } => {}
     }
     Ok(())
 }

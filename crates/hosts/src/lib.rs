@@ -6,6 +6,7 @@
 //! keyring argument, and `secrets.env`. It uses no network, starts no process, and asks a [`Machine`] for
 //! everything that differs between computers.
 
+mod app_edits;
 mod backups;
 mod change;
 mod defaults;
@@ -45,6 +46,7 @@ use std::{
     time::SystemTime,
 };
 
+pub use app_edits::add_app;
 pub use backups::sweep_backups;
 pub use change::{ChangeResult, FileChange};
 pub use defaults::Defaults;

@@ -49,7 +49,7 @@ use crate::{
     AskArguments, ParallelArguments,
     apps::{
         Apps,
-        script::{KeptScript, RUN_SCRIPT, ScriptState},
+        script::{self, KeptScript, RUN_SCRIPT, ScriptState},
     },
     call::{answer_of, text_result},
     graph::{ActionResult, ItemCounts, Journal as _, MemoryJournal, OpenQuestion},
@@ -184,7 +184,9 @@ impl ParkedFlows {
 
     /// Returns a new id of a record.
     fn new_id(&self) -> String {
-        format!("{}{}", prefix(self.0.kind), uuid::Uuid::new_v4().simple())
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        let id = if self.0.kind == RecordKind::Script { id.get(..script::ID) } else { None }.unwrap_or(&id);
+        format!("{}{id}", prefix(self.0.kind))
     }
 
     /// Stores a run under a new id, or replaces the record with this id; `held` by this gateway while it runs.

@@ -6,15 +6,17 @@
 
 mod answer;
 mod drive;
+mod ended;
 mod requests;
 
 use std::{
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures::FutureExt;
-use nonet_base::{clock::millis, json::set_member, text::clip};
+use nonet_base::{clock::millis, files, json::set_member, text::clip};
 use nonet_config::LONGEST_TIME;
 use nonet_parts::quotas::Admission;
 use nonet_script::{frames::Start, names, process::Worker};
@@ -31,9 +33,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::to_raw_value};
 
 use self::drive::{Driver, ScriptEnd};
-pub(crate) use self::{answer::said, drive::DoneRequest};
+pub(crate) use self::{answer::said, drive::DoneRequest, ended::EndedScripts};
 use super::{
-    Apps,
+    AnswerMode, AppRun, Apps,
     parked::{ScriptRecord, answerer},
 };
 use crate::{
@@ -57,6 +59,8 @@ const CPU: Duration = Duration::from_secs(10);
 const MEMORY: usize = 128 << 20;
 /// How many calls a script may make.
 const MAX_CALLS: usize = 500;
+/// How many hex digits the id of a script has: enough that no two meet by chance.
+pub(crate) const ID: usize = 20;
 /// The longest label, in characters.
 const LABEL: usize = 80;
 
@@ -191,7 +195,7 @@ impl Apps {
             asks_about,
         };
         let of_text = digest(&json!([app_id, kept.script, input, caller.owner().key(), answerer(caller)]));
-        let id = format!("script-{}", of_text.get(..32).unwrap_or(&of_text));
+        let id = format!("script-{}", of_text.get(..ID).unwrap_or(&of_text));
         let (record, before) = self.scripts.record(caller, &id).await?;
         let run = ScriptRun {
             kept,
@@ -237,21 +241,52 @@ impl Apps {
         Ok(run)
     }
 
-    /// Continues a script, whose user has answered.
-    pub(super) async fn continue_script(
+    /// Runs an app that is a script.
+    pub(super) async fn call_script(
+        self: &Arc<Self>,
+        caller: &Caller,
+        app: AppRun,
+        file: &Path,
+    ) -> Result<Value, Interrupt> {
+        let unread = |why: String| {
+            let message = format!(
+                "The script of the app `{}`, {}, cannot be read: {why}. The user can check `script` of [apps.{}].",
+                app.id,
+                file.display(),
+                app.id
+            );
+            Fault::new(FaultCode::NotFound, message)
+        };
+        let path = file.to_path_buf();
+        let read = tokio::task::spawn_blocking(move || files::read_at_most(&path, LONGEST + 1)).await;
+        let bytes =
+            read.map_err(|error| unread(error.to_string()))?.map_err(|error| unread(error.to_string()))?;
+        let script = String::from_utf8(bytes).map_err(|_| unread("it is not UTF-8".into()))?;
+        let admission = self.calls.admit(caller, app.handing.background)?;
+        let (id, input, timeout) = (app.id.clone(), app.input, Some(app.timeout));
+        let run = self.new_script(caller, &id, script, input, timeout, None).await?;
+        self.script_for_client(caller, run, app.handing, admission).await
+    }
+
+    /// Runs a script whose client waits until the soft deadline: then it continues as a job.
+    pub(super) async fn script_for_client(
         self: &Arc<Self>,
         caller: &Caller,
         run: ScriptRun,
+        handing: AnswerMode,
         admission: Admission,
     ) -> Result<Value, Interrupt> {
-        let label = format!("script {}", run.kept.label);
+        let label = match run.app_id == RUN_SCRIPT {
+            true => format!("script {}", run.kept.label),
+            false => format!("app {}", run.app_id),
+        };
         let (waiting, sink) = Run::of_caller(label.trim_end(), caller);
-        let waiting = Run { admission, ..waiting };
+        let waiting = Run { admission, background: handing.background, ..waiting };
         let own = Caller { cancel: waiting.cancel.clone(), ..caller.clone() };
         let (apps, went_on) = (self.clone(), waiting.went_on.clone());
         let work = async move {
             let answer = apps.carry_out(&own, run, &sink).await;
-            apps.calls.hand_out(&own, answer, None, &went_on).await
+            apps.calls.hand_out(&own, answer, handing.select.as_deref(), &went_on).await
         };
         Ok(waiting.wait(&self.keeping.jobs, caller, work.boxed()).await?.into_tree().await)
     }
@@ -314,6 +349,7 @@ impl Apps {
             }
             ScriptEnd::Returned { value, log } => {
                 run.record.forget().await;
+                self.ended_scripts.add(caller, &run);
                 self.returned(caller, &run, value, log, done, began.elapsed()).await
             }
             end => {

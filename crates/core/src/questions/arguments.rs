@@ -36,6 +36,11 @@ impl AskArguments {
         Self { question, ..Self::default() }
     }
 
+    /// Creates the answer to the question with a token.
+    pub(crate) fn answered(token: String, answer: Value) -> Self {
+        Self { token: Some(token), answer: Some(answer), ..Self::default() }
+    }
+
     /// Returns the schema of a question in a workflow, which says which values are text.
     pub(crate) fn texts() -> &'static Schema {
         static TEXTS: LazyLock<Schema> = LazyLock::new(|| {

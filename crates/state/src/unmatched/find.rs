@@ -56,6 +56,8 @@ pub fn unmatched_rules(
     for (id, app) in &config.apps {
         match &app.kind {
             AppKind::Tool { tool } => finder.name(&format!("apps.{id}.tool"), tool),
+            // What a script names is checked before it runs.
+            AppKind::Script { .. } => {}
             AppKind::Model(app) => {
                 finder.patterns(&format!("apps.{id}.allowed_tools"), app.allowed_tools.patterns());
             }

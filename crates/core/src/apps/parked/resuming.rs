@@ -114,7 +114,7 @@ impl Apps {
         if let Some(script) = parked.script.clone() {
             let checkpoints = self.scripts.answered(record, &parked).await?;
             let run = self.scripts.answered_run(parked, script, checkpoints).await;
-            return self.continue_script(caller, run, admission).await;
+            return self.script_for_client(caller, run, AnswerMode::default(), admission).await;
         }
         match parked.actions.take() {
             Some(arguments) => self.continue_actions(caller, record, parked, arguments, admission).await,

@@ -10,7 +10,7 @@ use nonet_text::fault::{Fault, FaultCode};
 use serde_json::{Value, json};
 
 use super::{
-    CPU, ScriptRun,
+    CPU, RUN_SCRIPT, ScriptRun,
     drive::{DoneRequest, ScriptEnd},
     way_on,
 };
@@ -48,10 +48,13 @@ impl Apps {
     ) -> Value {
         let made = done.iter().filter(|one| one.is_call);
         let media = self.media_in(caller, &output).await;
+        let is_app = run.app_id != RUN_SCRIPT;
         let answer = ScriptAnswer {
+            app_id: is_app.then(|| run.app_id.clone()),
+            task_id: run.record.id.clone(),
             script: run.kept.label.clone(),
             output,
-            calls: made.clone().filter(|one| !one.is_earlier).count(),
+            tool_calls: made.clone().filter(|one| !one.is_earlier).count(),
             earlier_calls: made.filter(|one| one.is_earlier).count(),
             log,
             elapsed_ms: millis(elapsed),
