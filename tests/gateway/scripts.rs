@@ -170,7 +170,7 @@ async fn limits_end_a_script_and_not_the_gateway() {
         ("for (;;) {}", "timeout"),
         ("const all = []; for (;;) all.push('x'.repeat(1e6) + all.length)", "invalid_params"),
         ("await new Promise(() => {})", "invalid_params"),
-        ("while (true) call('shop.say')", "rate_limited"),
+        ("while (true) call('shop.say')", "timeout"),
         ("await Promise.all(Array.from({ length: 501 }, (_, n) => call('shop.say', { n })))", "rate_limited"),
     ] {
         let result = run(&inside, script).await;
@@ -346,7 +346,7 @@ async fn an_app_can_be_a_script() {
 }
 
 #[test]
-fn a_script_that_worked_is_saved_with_the_users_approval() {
+fn a_script_is_saved_only_with_the_users_own_approval() {
     let mut client = shop().start_program();
     client.until_ready("shop");
     let script = "return (await tools.shop.rows()).length + (input.more ?? 0)";
@@ -354,18 +354,9 @@ fn a_script_that_worked_is_saved_with_the_users_approval() {
     let id = json_of(&told)["task_id"].clone();
     let save = json!({ "task_id": id, "name": "count-rows", "description": "Counts rows", "input_schema": { "type": "object", "properties": { "more": { "type": "integer" } } } });
     let asked = json_of(&client.execute("gateway.save_script", save));
-    let token = asked["error"]["next_step"]["arguments"]["token"].clone();
-    assert!(asked.to_string().contains("input.more ?? 0"), "the user reads the text: {asked}");
-    let saved = client.answer("ask_user", json!({ "token": token, "answer": "yes" }));
-    assert_eq!(saved["app_id"], "count-rows", "{saved}");
-    let file = client.folder.path().join("scripts/count-rows.js");
-    assert_eq!(std::fs::read_to_string(file).expect("a file"), script);
-    let told = eventually("the app is loaded", || {
-        let told =
-            json_of(&client.call("call_app", json!({ "app_id": "count-rows", "input": { "more": 2 } })));
-        told.get("output").is_some().then_some(told)
-    });
-    assert_eq!(told["output"], 5, "{told}");
+    // No answer in the chat saves it: the user decides outside of it.
+    assert_eq!(asked["error"]["code"], "needs_approval", "{asked}");
+    assert!(!client.folder.path().join("scripts/count-rows.js").exists());
 }
 
 #[tokio::test]
@@ -386,19 +377,12 @@ fn a_script_is_run_from_the_shell() {
     let file = setup.path("rows.js");
     std::fs::write(&file, "log('begin'); return (await tools.shop.rows()).length + input.more")
         .expect("written");
-    let config = setup.write();
+    setup.write();
     let mut command = crate::client::command(setup.folder.path());
-    let ran = command
-        .args(["--config"])
-        .arg(&config)
-        .args(["run"])
-        .arg(&file)
-        .args(["--input", "{\"more\":1}"])
-        .output()
-        .expect("it runs");
+    let ran = command.args(["run"]).arg(&file).args(["--input", "{\"more\":1}"]).output().expect("it runs");
     let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success() && out.trim() == "4" && err.contains("begin"), "{out} {err}");
     let mut command = crate::client::command(setup.folder.path());
-    let types = command.args(["--config"]).arg(&config).args(["types", "shop"]).output().expect("it runs");
+    let types = command.args(["types", "shop"]).output().expect("it runs");
     assert!(String::from_utf8_lossy(&types.stdout).contains("declare const tools"), "{types:?}");
 }

@@ -48,7 +48,7 @@ pub struct ScriptStop {
     /// How many of them failed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failed: usize,
-    /// The calls, those that may have changed something first; at most 20.
+    /// The calls, those that may have changed something first; at most 12.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub done: Vec<ScriptCall>,
 }

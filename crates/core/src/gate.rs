@@ -539,7 +539,7 @@ pub(crate) fn denied(tool: &Tool, change: &DefinitionChange) -> Fault {
 }
 
 /// Nonet's own tools whose every call the user approves.
-const ALWAYS_ASK: [&str; 2] = ["add_server", "remove_server"];
+const ALWAYS_ASK: [&str; 3] = ["add_server", "remove_server", "save_script"];
 
 /// Whether the user approves every call of a tool, whatever the rules say: a tool of Nonet that can do harm.
 pub(crate) fn always_asks(tool: &Tool) -> bool {

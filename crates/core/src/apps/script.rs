@@ -183,6 +183,8 @@ impl Apps {
         }
         let input =
             self.keeping.kept.fill(&caller.owner(), &input).await?.map_or(input, |filled| filled.value);
+        // Without an input, `input.x` is undefined.
+        let input = if input.is_null() { json!({}) } else { input };
         let asks_about = self.check_script(caller, &script).await?;
         let timeout = timeout.unwrap_or(TIMEOUT).clamp(Duration::from_secs(1), MAX_TIMEOUT);
         let kept = KeptScript {

@@ -17,7 +17,7 @@ use super::{
 use crate::{apps::Apps, call::answer_of};
 
 /// How many calls the report of a stopped script lists.
-const LISTED: usize = 20;
+const LISTED: usize = 12;
 /// How many pictures and sounds that a script returns are shown.
 const SHOWN_MEDIA: usize = 8;
 
