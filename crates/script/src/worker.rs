@@ -218,7 +218,10 @@ impl CpuClock {
         let who = UsageWho::RUSAGE_SELF;
         let Ok(usage) = getrusage(who) else { return Duration::ZERO };
         let time = usage.user_time();
-        let micros = time.tv_sec().saturating_mul(1_000_000).saturating_add(i64::from(time.tv_usec()));
+        // On macOS this is an `i32`.
+        #[allow(clippy::useless_conversion)]
+        let part = i64::from(time.tv_usec());
+        let micros = time.tv_sec().saturating_mul(1_000_000).saturating_add(part);
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 

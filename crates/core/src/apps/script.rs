@@ -32,7 +32,7 @@ use nonet_text::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::to_raw_value};
 
-use self::drive::{Driver, ScriptEnd};
+use self::drive::{Driver, Open, ScriptEnd};
 pub(crate) use self::{answer::said, drive::DoneRequest, ended::EndedScripts};
 use super::{
     AnswerMode, AppRun, Apps,
@@ -158,7 +158,7 @@ impl Apps {
         };
         // The call of this tool has the place in the quotas, and becomes a task if it takes long.
         let sink = caller.sink.clone().unwrap_or_else(|| ProgressSink::new(caller.progress.clone()));
-        Ok(self.carry_out(caller, run, &sink).await)
+        Ok(Box::pin(self.carry_out(caller, run, &sink)).await)
     }
 
     /// Prepares a script that begins, or goes on with the same script where its gateway was killed.
@@ -287,7 +287,7 @@ impl Apps {
         let own = Caller { cancel: waiting.cancel.clone(), ..caller.clone() };
         let (apps, went_on) = (self.clone(), waiting.went_on.clone());
         let work = async move {
-            let answer = apps.carry_out(&own, run, &sink).await;
+            let answer = Box::pin(apps.carry_out(&own, run, &sink)).await;
             apps.calls.hand_out(&own, answer, handing.select.as_deref(), &went_on).await
         };
         Ok(waiting.wait(&self.keeping.jobs, caller, work.boxed()).await?.into_tree().await)
@@ -342,12 +342,13 @@ impl Apps {
         let driver = Driver::new(self, &own, &run, &limit, sink);
         let end = match self.worker(&run).await {
             Ok(worker) => driver.run(worker).await,
-            Err(fault) => ScriptEnd::Fault(fault),
+            Err(fault) => ScriptEnd::Fault(Box::new(fault)),
         };
         let done = driver.done();
         match end {
             ScriptEnd::Open(open) => {
-                self.park_script(&own, run, open.question, open.place, limit.left()).await
+                let Open { question, place } = *open;
+                self.park_script(&own, run, question, place, limit.left()).await
             }
             ScriptEnd::Returned { value, log } => {
                 run.record.forget().await;

@@ -98,7 +98,7 @@ impl Apps {
             ScriptEnd::Cancelled => {
                 (Fault::new(FaultCode::Cancelled, "The script was cancelled."), None, String::new())
             }
-            ScriptEnd::Fault(fault) => (fault, None, String::new()),
+            ScriptEnd::Fault(fault) => (*fault, None, String::new()),
             // These are no failures.
             ScriptEnd::Returned { .. } | ScriptEnd::Open(_) => {
                 (Fault::new(FaultCode::Internal, "The script has ended."), None, String::new())

@@ -47,10 +47,10 @@ pub(super) enum ScriptEnd {
         log: String,
     },
     /// It waits for the user.
-    Open(Open),
+    Open(Box<Open>),
     TimedOut,
     Cancelled,
-    Fault(Fault),
+    Fault(Box<Fault>),
 }
 
 /// A question that waits for the user, with the place of its request.
@@ -92,8 +92,8 @@ pub(super) struct Driver<'a> {
     /// How many of them wait until the script does nothing else.
     waiting: AtomicUsize,
     quiet: Notify,
-    held: mpsc::UnboundedSender<u64>,
-    newly_held: Mutex<Option<mpsc::UnboundedReceiver<u64>>>,
+    held: mpsc::Sender<u64>,
+    newly_held: Mutex<Option<mpsc::Receiver<u64>>>,
     done: Mutex<Vec<DoneRequest>>,
 }
 
@@ -113,7 +113,7 @@ impl<'a> Driver<'a> {
         limit: &'a Limit,
         sink: &'a ProgressSink,
     ) -> Self {
-        let (held, newly_held) = mpsc::unbounded_channel();
+        let (held, newly_held) = mpsc::channel(MAX_REQUESTS);
         Self {
             apps,
             caller,
@@ -149,8 +149,8 @@ impl<'a> Driver<'a> {
         quiet.as_mut().enable();
         self.asking.lock().push((tool.clone(), params.clone()));
         self.waiting.fetch_add(1, Ordering::AcqRel);
-        // The receiver lives as long as the run.
-        let _ = self.held.send(id);
+        // There is room for every request of a run, and the receiver lives as long.
+        let _ = self.held.try_send(id);
         quiet.await;
         self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
@@ -160,7 +160,7 @@ impl<'a> Driver<'a> {
         let ledger = Ledger::new(self.record.answers());
         let newly_held = self.newly_held.lock().take();
         let Some(newly_held) = newly_held else {
-            return ScriptEnd::Fault(Fault::new(FaultCode::Internal, "The script was run twice."));
+            return ScriptEnd::Fault(Box::new(Fault::new(FaultCode::Internal, "The script was run twice.")));
         };
         let mut turn = Turn {
             driver: self,
@@ -194,7 +194,7 @@ struct Turn<'d, 'a> {
     driver: &'d Driver<'a>,
     worker: Worker,
     ledger: Ledger,
-    newly_held: mpsc::UnboundedReceiver<u64>,
+    newly_held: mpsc::Receiver<u64>,
     running: FuturesUnordered<BoxFuture<'d, Ended>>,
     /// The first question that waits for the user.
     open: Option<Open>,
@@ -242,7 +242,7 @@ impl Turn<'_, '_> {
             self.driver.quiet.notify_waiters();
         }
         match self.running.is_empty() {
-            true => self.open.take().map(ScriptEnd::Open),
+            true => self.open.take().map(|open| ScriptEnd::Open(Box::new(open))),
             false => None,
         }
     }
@@ -273,7 +273,7 @@ impl Turn<'_, '_> {
         let message = format!(
             "The script stopped: {error}. It needed more than a script may use, or met a fault of Nonet's."
         );
-        ScriptEnd::Fault(Fault::new(FaultCode::Internal, message))
+        ScriptEnd::Fault(Box::new(Fault::new(FaultCode::Internal, message)))
     }
 
     fn tell(&self, Progress { done, total, message }: Progress) {
@@ -297,7 +297,7 @@ impl Turn<'_, '_> {
             let message = format!(
                 "The script was stopped: it makes more than {MAX_REQUESTS} requests, or more than {MAX_WAITING} bytes of them wait."
             );
-            return Err(ScriptEnd::Fault(Fault::new(FaultCode::RateLimited, message)));
+            return Err(ScriptEnd::Fault(Box::new(Fault::new(FaultCode::RateLimited, message))));
         }
         let place = self.ledger.place(&key);
         if !self.ledger.ask(id, &place) {
@@ -324,7 +324,10 @@ impl Turn<'_, '_> {
         let at_ms = self.driver.apps.keeping.clock.unix_ms();
         if lasts {
             let number = self.ledger.number();
-            self.driver.keep(&place, &done, (number, at_ms)).await.map_err(ScriptEnd::Fault)?;
+            self.driver
+                .keep(&place, &done, (number, at_ms))
+                .await
+                .map_err(|fault| ScriptEnd::Fault(Box::new(fault)))?;
         }
         self.answer(id, done, at_ms).await
     }
@@ -379,7 +382,7 @@ impl Turn<'_, '_> {
         match end {
             // The worker can say no more.
             ScriptEnd::Fault(fault) if !self.log.is_empty() => {
-                ScriptEnd::Fault(fault.details(json!({ "log": self.log })))
+                ScriptEnd::Fault(Box::new((*fault).details(json!({ "log": self.log }))))
             }
             end => end,
         }
