@@ -251,7 +251,7 @@ fn action_schema(required: &[&str]) -> Value {
 fn run_parallel() -> Definition {
     Definition {
         name: "run_parallel",
-        description: "Run several tools in one go: independent ones at once, dependent ones as a graph. {{id.path}} in params takes an earlier action's result without reading it: the answer only names that result, unless `show`. `after` only waits. One failure does not touch the others.",
+        description: "Run several tools at once, dependent ones as a graph. {{id.path}} in params takes an earlier action's result without reading it: the answer only names it, unless `show`. `after` only waits. One failure does not touch the others. Loops, pages, joins: gateway.run_script.",
         properties: json!({
             "actions": {
                 "type": "array",

@@ -6,7 +6,7 @@ use super::{super::fitting::broken, Cli};
 
 /// The commands by what they are for, in the order of the help.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Use", &["search", "tools", "get", "call", "status", "ui", "logs"]),
+    ("Use", &["search", "tools", "get", "call", "run", "types", "status", "ui", "logs"]),
     ("Set up", &["setup", "import", "install", "uninstall", "check", "doctor", "completions", "man"]),
     ("Servers", &["add", "remove", "enable", "disable", "login", "logout", "secret", "reload"]),
     ("Safety", &["approve", "trust", "audit", "forget"]),
