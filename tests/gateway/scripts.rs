@@ -386,3 +386,54 @@ fn a_script_is_run_from_the_shell() {
     let types = command.args(["types", "shop"]).output().expect("it runs");
     assert!(String::from_utf8_lossy(&types.stdout).contains("declare const tools"), "{types:?}");
 }
+
+#[tokio::test]
+async fn large_answers_and_large_params_cross() {
+    let inside = shop().open_with_program().await;
+    let script = "const text = 'x'.repeat(100_000);\nconst all_ = await all(Array.from({ length: 40 }, (_, n) => n), async n => {\n\
+                  const one = await tools.shop.say({ n, text }); return (await tools.shop.say(one)).n }, { max: 16 });\nreturn all_.length";
+    assert_eq!(output(&inside, script).await, json!(40));
+}
+
+#[tokio::test]
+async fn an_approval_is_of_one_text() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let inside = asking(setup, &log).open_with_program().await;
+    let script = "await tools.shop.delete({ path: 'a' }); throw new Error('no')";
+    let asked = json_of(&run(&inside, script).await);
+    // The same script waits already.
+    let again = json_of(&run(&inside, script).await)["error"].clone();
+    assert_eq!(again["next_step"]["arguments"]["token"], asked["token"], "{again}");
+    let failed = inside.call("ask_user", json!({ "token": asked["token"], "answer": "yes" })).await;
+    let mut more = json_of(&failed)["error"]["next_step"]["arguments"].clone();
+    more["params"]["script"] =
+        json!("await tools.shop.delete({ path: 'a' }); await tools.shop.delete({ path: 'b' })");
+    let asked = inside.answer("execute_tool", more).await;
+    assert_eq!(asked["status"], "needs_user", "{asked}");
+    assert_eq!(logged(&log).len(), 1, "nothing more was deleted");
+}
+
+#[tokio::test]
+async fn equal_scripts_at_once_do_not_share_a_record() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let inside = asking(setup, &log).open_with_program().await;
+    let script = "await tools.shop.write({ n: 1 }); await sleep(200); return 1";
+    let (one, other) = tokio::join!(run(&inside, script), run(&inside, script));
+    assert_eq!((json_of(&one)["output"].clone(), json_of(&other)["output"].clone()), (json!(1), json!(1)));
+    assert_eq!(logged(&log).len(), 2);
+}
+
+#[tokio::test]
+async fn a_call_that_was_made_is_not_made_again_because_its_result_was_too_large() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let reads = json!([{ "name": "huge", "on": { "json_rows": 400_000 } }]);
+    let inside = setup.server("shop", json!({ "tools": reads, "call_log": log })).open_with_program().await;
+    let failed = json_of(&run(&inside, "return await tools.shop.huge()").await)["error"].clone();
+    assert!(failed["message"].as_str().is_some_and(|text| text.contains("The call was made")), "{failed}");
+    let again = inside.call("execute_tool", failed["next_step"]["arguments"].clone()).await;
+    assert!(again.to_string().contains("The call was made"), "{again}");
+    assert_eq!(logged(&log).len(), 1, "it was made once");
+}

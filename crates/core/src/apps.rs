@@ -17,7 +17,7 @@ use std::{
 
 use futures::{FutureExt, future::BoxFuture};
 use nonet_api::notice::Notice;
-use nonet_base::{clock::millis, text::clip};
+use nonet_base::{clock::millis, text::clip, turns::Turns};
 use nonet_config::{APPS_DEEP, App, AppKind, Config, Step, StepKind};
 use nonet_schema::{Schema, from_text};
 use nonet_servers::catalog::{APPS, EntryKind, guide::is_named};
@@ -159,6 +159,8 @@ pub struct Apps {
     pub(crate) scripts: ParkedFlows,
     /// The scripts that have ended in this process, the last ones of all clients.
     pub(crate) ended_scripts: EndedScripts,
+    /// The turns in which scripts run.
+    pub(crate) script_turns: Arc<Turns>,
     /// Nonet's own executable, which runs scripts.
     pub(crate) executable: Option<PathBuf>,
 }

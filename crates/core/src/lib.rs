@@ -232,6 +232,7 @@ impl Gateway {
                 parked,
                 scripts,
                 ended_scripts: Default::default(),
+                script_turns: apps::script::turns(),
                 executable,
             });
             let errands = Arc::new(Errands {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use tokio::{
     io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
     process::{Child, Command},
+    sync::mpsc,
 };
 
 use crate::{
@@ -27,10 +28,14 @@ pub enum WorkerError {
     Unreadable(String),
 }
 
+/// How many messages may wait for the worker to read them: more than a script makes requests.
+const QUEUE: usize = 8 << 10;
+
 /// The process of one script. It ends when this is dropped.
 pub struct Worker {
     child: Option<Child>,
-    input: Box<dyn AsyncWrite + Send + Unpin>,
+    /// To the task that writes: the worker reads nothing while it writes itself.
+    input: mpsc::Sender<Vec<u8>>,
     output: Box<dyn AsyncBufRead + Send + Unpin>,
     line: Vec<u8>,
 }
@@ -63,7 +68,9 @@ impl Worker {
         start: &Start,
     ) -> Result<Self, WorkerError> {
         let output = Box::new(BufReader::with_capacity(64 << 10, output));
-        let mut worker = Self { child, input: Box::new(input), output, line: Vec::new() };
+        let (queue, messages) = mpsc::channel(QUEUE);
+        tokio::spawn(written(input, messages));
+        let mut worker = Self { child, input: queue, output, line: Vec::new() };
         worker.write(start).await?;
         Ok(worker)
     }
@@ -77,16 +84,9 @@ impl Worker {
         let mut bytes =
             serde_json::to_vec(message).map_err(|error| WorkerError::Unreadable(error.to_string()))?;
         bytes.push(b'\n');
-        let written = async {
-            self.input.write_all(&bytes).await?;
-            self.input.flush().await
-        };
-        match written.await {
-            Ok(()) => Ok(()),
-            // The reason is in what the worker has written before, or in how it has ended.
-            Err(_) if self.child.is_some() => Ok(()),
-            Err(error) => Err(WorkerError::Ended(error.to_string())),
-        }
+        // If nobody takes the message, the next read says why.
+        let _ = self.input.send(bytes).await;
+        Ok(())
     }
 
     /// Returns the next message. Nothing is lost if this is cancelled.
@@ -113,6 +113,19 @@ impl Worker {
         match child.wait().await {
             Ok(status) => status.to_string(),
             Err(error) => error.to_string(),
+        }
+    }
+}
+
+/// Writes messages to a worker until one cannot be written, or there are no more.
+async fn written(mut input: impl AsyncWrite + Unpin, mut messages: mpsc::Receiver<Vec<u8>>) {
+    while let Some(bytes) = messages.recv().await {
+        let written = async {
+            input.write_all(&bytes).await?;
+            input.flush().await
+        };
+        if let Err(error) = written.await {
+            return tracing::debug!(%error, "a worker takes no more messages");
         }
     }
 }

@@ -44,7 +44,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-pub(crate) use self::{checkpoints::Checkpoints, scripts::ScriptRecord};
+pub(crate) use self::{
+    checkpoints::Checkpoints,
+    scripts::{ScriptRecord, digest_of},
+};
 use crate::{
     AskArguments, ParallelArguments,
     apps::{
@@ -579,15 +582,20 @@ fn is_over(place: &str, ended: &[ParkedStep]) -> bool {
     path.first().is_some_and(|step| ended.iter().any(|one| *step == one.id))
 }
 
-/// Stores a finished part of a run. If this write fails, the run still continues; the call is repeated only
-/// if the run is cut off.
-async fn keep_part(records: &Records, kind: RecordKind, id: &str, place: String, body: Value) {
+/// Stores a part of a run. Returns why it was not stored.
+async fn keep_part(
+    records: &Records,
+    kind: RecordKind,
+    id: &str,
+    place: String,
+    body: Value,
+) -> Result<(), String> {
     // The owner of a part is its record.
     let part = NewRecord { owner: id.into(), id: place, held: false, ..NewRecord::new(kind, body) };
     match records.put(part, RecordQuota::Refuse(MAX_PARTS)).await {
-        Ok(Some(_)) => {}
-        Ok(None) => tracing::warn!("a run has more than {MAX_PARTS} results of steps; this one is not kept"),
-        Err(error) => tracing::warn!(%error, "the result of a step was not kept"),
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => Err(format!("a run has at most {MAX_PARTS} results of steps")),
+        Err(error) => Err(error.to_string()),
     }
 }
 

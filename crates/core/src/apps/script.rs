@@ -16,8 +16,13 @@ use std::{
 };
 
 use futures::FutureExt;
-use nonet_base::{clock::millis, files, json::set_member, text::clip};
-use nonet_config::LONGEST_TIME;
+use nonet_base::{
+    clock::millis,
+    files,
+    json::set_member,
+    text::clip,
+    turns::{Slot, Turns},
+};
 use nonet_parts::quotas::Admission;
 use nonet_script::{frames::Start, names, process::Worker};
 use nonet_servers::{downstream::ProgressSink, policy::PolicyVerdict};
@@ -36,13 +41,10 @@ use self::drive::{Driver, Open, ScriptEnd};
 pub(crate) use self::{answer::said, drive::DoneRequest, ended::EndedScripts};
 use super::{
     AnswerMode, AppRun, Apps,
-    parked::{ScriptRecord, answerer},
+    parked::{ScriptRecord, answerer, digest_of},
+    unknown_app,
 };
-use crate::{
-    graph::{Limit, digest},
-    interrupt::Interrupt,
-    run::Run,
-};
+use crate::{graph::Limit, interrupt::Interrupt, run::Run};
 
 /// The own tool that runs a script.
 pub(crate) const RUN_SCRIPT: &str = "run_script";
@@ -57,6 +59,10 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 const CPU: Duration = Duration::from_secs(10);
 /// How much memory a script may use, in bytes.
 const MEMORY: usize = 128 << 20;
+/// How many scripts run at the same time, over all clients; how many may wait, and for how long.
+const AT_ONCE: usize = 16;
+const LONGEST_QUEUE: usize = 256;
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How many calls a script may make.
 const MAX_CALLS: usize = 500;
 /// How many hex digits the id of a script has: enough that no two meet by chance.
@@ -140,6 +146,11 @@ pub(crate) struct ScriptRun {
     pub record: ScriptRecord,
 }
 
+/// Creates the turns in which scripts of all clients run.
+pub(crate) fn turns() -> Arc<Turns> {
+    Turns::new(AT_ONCE, LONGEST_QUEUE)
+}
+
 impl Apps {
     /// Implements `gateway.run_script`.
     pub(crate) async fn run_script(
@@ -147,6 +158,11 @@ impl Apps {
         caller: &Caller,
         arguments: ScriptArguments,
     ) -> Result<Value, Fault> {
+        if caller.run.is_some() {
+            return Err(nested());
+        }
+        // Nonet's own tools have no place in the quotas, but a script works as much as its calls.
+        let _place = self.calls.admit(caller, false)?;
         let run = match arguments.resume.clone() {
             Some(token) => self.resumed(caller, &token, arguments).await?,
             None => {
@@ -156,7 +172,7 @@ impl Apps {
                 self.new_script(caller, RUN_SCRIPT, script, input, timeout, label).await?
             }
         };
-        // The call of this tool has the place in the quotas, and becomes a task if it takes long.
+        // The call of this tool becomes a task if it takes long.
         let sink = caller.sink.clone().unwrap_or_else(|| ProgressSink::new(caller.progress.clone()));
         Ok(Box::pin(self.carry_out(caller, run, &sink)).await)
     }
@@ -172,8 +188,7 @@ impl Apps {
         label: Option<String>,
     ) -> Result<ScriptRun, Fault> {
         if caller.run.is_some() {
-            let message = "A script does not run inside of a graph, a workflow or another script. Call the tools from one script.";
-            return Err(Fault::new(FaultCode::InvalidParams, message));
+            return Err(nested());
         }
         if json_len(&input) > MAX_INPUT {
             let message = format!(
@@ -196,21 +211,17 @@ impl Apps {
             open: None,
             asks_about,
         };
-        let of_text = digest(&json!([app_id, kept.script, input, caller.owner().key(), answerer(caller)]));
-        let id = format!("script-{}", of_text.get(..ID).unwrap_or(&of_text));
-        let (record, before) = self.scripts.record(caller, &id).await?;
-        let run = ScriptRun {
+        if let Some(run) = self.scripts.cut_off(caller, &digest_of(app_id, &kept.script, &input)).await? {
+            return Ok(run);
+        }
+        Ok(ScriptRun {
             kept,
             app_id: app_id.into(),
             input,
             timeout,
             left: timeout,
             grants: Value::Null,
-            record,
-        };
-        Ok(match before {
-            Some(before) => ScriptRun { kept: before.kept, grants: before.grants, ..run },
-            None => run,
+            record: self.scripts.record(caller),
         })
     }
 
@@ -222,8 +233,11 @@ impl Apps {
         arguments: ScriptArguments,
     ) -> Result<ScriptRun, Fault> {
         let mut run = self.scripts.stopped(caller, token).await?;
-        if let Some(script) = arguments.script.filter(|script| !script.trim().is_empty()) {
+        let new = arguments.script.filter(|script| !script.trim().is_empty() && *script != run.kept.script);
+        if let Some(script) = new {
             run.kept.script = script;
+            // The user has approved the calls of another text.
+            run.grants = Value::Null;
         }
         run.kept.asks_about = match self.check_script(caller, &run.kept.script).await {
             Ok(asks_about) => asks_about,
@@ -336,12 +350,11 @@ impl Apps {
             within: super::inside(caller, &run.record.id),
             ..caller.clone()
         };
-        own.limits.soft_deadline = LONGEST_TIME;
         own.limits.max_result_bytes = usize::MAX;
         let limit = Limit::new(run.left);
         let driver = Driver::new(self, &own, &run, &limit, sink);
-        let end = match self.worker(&run).await {
-            Ok(worker) => driver.run(worker).await,
+        let end = match self.worker(&own, &run).await {
+            Ok((worker, _turn)) => driver.run(worker).await,
             Err(fault) => ScriptEnd::Fault(Box::new(fault)),
         };
         let done = driver.done();
@@ -362,8 +375,28 @@ impl Apps {
         }
     }
 
-    /// Starts the process of a script.
-    async fn worker(&self, run: &ScriptRun) -> Result<Worker, Fault> {
+    /// Starts the process of a script when it is the client's turn.
+    async fn worker(&self, caller: &Caller, run: &ScriptRun) -> Result<(Worker, Slot), Fault> {
+        if run.record.is_continued() {
+            if run.app_id != RUN_SCRIPT {
+                let config = self.servers.config();
+                let app = config.apps.get(&run.app_id);
+                let app = app.ok_or_else(|| unknown_app(&config, &run.app_id, run.input.clone()))?;
+                self.may_run(caller, &run.app_id, app)?;
+            }
+            self.scripts.store_script(run).await?;
+        }
+        let busy = || {
+            let message = format!("Not run: {AT_ONCE} scripts are running, and others wait.");
+            Fault::new(FaultCode::RateLimited, message).retry_after(Duration::from_secs(5))
+        };
+        let turn = tokio::select! {
+            turn = tokio::time::timeout(PATIENCE, self.script_turns.take(caller.account.id)) => turn,
+            () = caller.cancel.cancelled() => {
+                return Err(Fault::new(FaultCode::Cancelled, "The script was cancelled."));
+            }
+        };
+        let Ok(Ok(turn)) = turn else { return Err(busy()) };
         let Some(executable) = &self.executable else {
             let message = "Scripts run in a process of Nonet's program, which this gateway does not have.";
             return Err(Fault::new(FaultCode::Internal, message));
@@ -379,10 +412,15 @@ impl Apps {
             cpu_ms: millis(CPU),
             memory: MEMORY,
         };
-        Worker::start(executable, &start)
-            .await
-            .map_err(|error| Fault::new(FaultCode::Internal, format!("The script was not run: {error}.")))
+        let started = Worker::start(executable, &start).await;
+        let fault = |error| Fault::new(FaultCode::Internal, format!("The script was not run: {error}."));
+        Ok((started.map_err(fault)?, turn))
     }
+}
+
+fn nested() -> Fault {
+    let message = "A script does not run inside of a graph, a workflow or another script. Call the tools from one script.";
+    Fault::new(FaultCode::InvalidParams, message)
 }
 
 fn no_script() -> Fault {

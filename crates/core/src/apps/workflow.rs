@@ -7,7 +7,7 @@ use std::{
 
 use futures::FutureExt;
 use nonet_config::{
-    RetryRule, Step, StepKind,
+    AppKind, RetryRule, Step, StepKind,
     workflow::{CallKind, INPUT, OnError, Plan, PlanFlaw, PlannedCall, Retry, StepOutcome},
 };
 use nonet_parts::{jobs::JobProgress, quotas::Admission};
@@ -265,14 +265,19 @@ impl Apps {
                     )));
                 }
             }
-            CallKind::App => {
-                if !self.servers.config().apps.contains_key(&call.name) {
+            CallKind::App => match self.servers.config().apps.get(&call.name).map(|app| &app.kind) {
+                None => {
                     return Err(wrong(format!(
                         "there is no app `{}`, or it is left out because of a fault in servers.toml.",
                         call.name
                     )));
                 }
-            }
+                Some(AppKind::Script { .. }) => {
+                    let why = "the app `{}` is a script, which runs only when it is called directly.";
+                    return Err(wrong(why.replace("{}", &call.name)));
+                }
+                Some(_) => {}
+            },
             CallKind::Ask if template::names(&call.params).is_empty() => {
                 questions::check(&AskArguments::of_step(&call.id, call.params.clone(), None)?)?;
             }

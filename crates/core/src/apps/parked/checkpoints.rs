@@ -115,7 +115,10 @@ impl Journal for Checkpoints {
         Box::pin(async move {
             let body = json!(ParkedStep::of(&place, one, is_needed));
             if self.has_room(&body, MAX_BYTES) {
-                keep_part(&self.records, self.kind, &self.id, place, body).await;
+                // The run still continues; the call is repeated only if the run is cut off.
+                if let Err(why) = keep_part(&self.records, self.kind, &self.id, place, body).await {
+                    tracing::warn!(why, "the result of a step was not kept");
+                }
             } else {
                 tracing::warn!(place, "the result of a step is too large to be kept");
             }

@@ -77,10 +77,19 @@ impl Apps {
         if parked.by.as_deref() != Some(ANY_CLIENT) && parked.by != answerer(caller) {
             return Err(no_question(token).into());
         }
-        if parked.script.as_ref().is_some_and(|script| script.state != ScriptState::Waiting) {
-            let message = "The script does not wait for an answer.";
-            let on = NextStep::own(RUN_SCRIPT, json!({ "resume": token }));
-            return Err(Fault::new(FaultCode::InvalidParams, message).then(on).into());
+        match parked.script.as_ref().map(|script| script.state) {
+            None | Some(ScriptState::Waiting) => {}
+            // Cut off after the user's answer, which the record has.
+            Some(ScriptState::Running) => {
+                let run = self.scripts.stopped(caller, token).await?;
+                let admission = self.calls.admit(caller, false)?;
+                return self.script_for_client(caller, run, AnswerMode::default(), admission).await;
+            }
+            Some(ScriptState::Stopped) => {
+                let message = "The script does not wait for an answer.";
+                let on = NextStep::own(RUN_SCRIPT, json!({ "resume": token }));
+                return Err(Fault::new(FaultCode::InvalidParams, message).then(on).into());
+            }
         }
         let question = parked.question();
         let now = Token::of(&record.id, parked.answered);
@@ -113,7 +122,7 @@ impl Apps {
             ParkedFlow { grants: grants.kept(), answer: Some(answer), by_whom: Some(by), ..parked };
         if let Some(script) = parked.script.clone() {
             let checkpoints = self.scripts.answered(record, &parked).await?;
-            let run = self.scripts.answered_run(parked, script, checkpoints).await;
+            let run = self.scripts.answered_run(parked, script, checkpoints).await?;
             return self.script_for_client(caller, run, AnswerMode::default(), admission).await;
         }
         match parked.actions.take() {

@@ -13,7 +13,7 @@ use nonet_text::fault::{Fault, FaultCode};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use super::{Checkpoints, ParkedFlow, ParkedFlows, ParkedStep, answerer, keep_part, not_kept};
+use super::{ANY_CLIENT, Checkpoints, ParkedFlow, ParkedFlows, ParkedStep, answerer, keep_part, not_kept};
 use crate::{
     AskArguments,
     apps::{
@@ -32,15 +32,11 @@ pub(crate) struct ScriptRecord {
     /// The account that may answer; see [`answerer`].
     by: Option<String>,
     checkpoints: Arc<Checkpoints>,
+    /// Whether an earlier run has stored it, and whether this run has.
+    was_stored: bool,
     is_stored: OnceCell<()>,
     /// The number of its next question.
     next_question: usize,
-}
-
-/// A script as it was when its gateway ended.
-pub(crate) struct EarlierScript {
-    pub kept: KeptScript,
-    pub grants: Value,
 }
 
 impl ScriptRecord {
@@ -67,6 +63,7 @@ impl ScriptRecord {
             is_call: step.calls > 0,
             changes: step.result["changes"] == true,
             is_earlier: true,
+            is_final: step.result["final"] == true,
             answer: Arc::new(answer),
         };
         Some((done, at_ms))
@@ -88,9 +85,19 @@ impl ScriptRecord {
         self.checkpoints.clone()
     }
 
+    /// Whether an earlier run has begun it.
+    pub(crate) fn is_continued(&self) -> bool {
+        self.was_stored
+    }
+
+    /// Whether it is in the store.
+    fn is_there(&self) -> bool {
+        self.was_stored || self.is_stored.initialized()
+    }
+
     /// Removes the record of a script that has ended.
     pub(crate) async fn forget(&self) {
-        if self.is_stored.initialized() {
+        if self.is_there() {
             self.checkpoints.forget().await;
         }
     }
@@ -101,43 +108,57 @@ impl ScriptRecord {
     }
 }
 
+/// Returns the digest of a script with its input.
+pub(crate) fn digest_of(app_id: &str, script: &str, input: &Value) -> String {
+    crate::graph::digest(&json!([app_id, script, input]))
+}
+
 /// Returns the place of the answer to a question of the gateway.
 fn said_at(question: &str) -> String {
     format!("said {}", crate::graph::digest(&json!(question)))
 }
 
 impl ParkedFlows {
-    /// Returns the record of a script that begins. If a script with this id was cut off with its gateway, that
-    /// one continues.
-    pub(crate) async fn record(
-        &self,
-        caller: &Caller,
-        id: &str,
-    ) -> Result<(ScriptRecord, Option<EarlierScript>), Fault> {
+    /// Returns the record of a script that begins.
+    pub(crate) fn record(&self, caller: &Caller) -> ScriptRecord {
+        let id = self.new_id();
+        let checkpoints = Arc::new(self.checkpoints(caller.owner().key(), &id, 0));
+        let (was_stored, is_stored) = (false, OnceCell::new());
+        ScriptRecord { id, by: answerer(caller), checkpoints, was_stored, is_stored, next_question: 0 }
+    }
+
+    /// Returns the run with this digest that was cut off with its gateway.
+    ///
+    /// # Errors
+    ///
+    /// `needs_approval` if the same script waits for its user.
+    pub(crate) async fn cut_off(&self, caller: &Caller, digest: &str) -> Result<Option<ScriptRun>, Fault> {
         let owner = caller.owner();
-        let known = self.0.get(owner.key(), id).await.map_err(not_kept)?;
-        let id = match known {
-            None => id.to_string(),
-            Some(record) => {
-                if record.body["script"]["state"] == json!(ScriptState::Running)
-                    && let Ok((_, flow)) = self.get(owner.key(), id).await
-                    && let Some(kept) = flow.script.clone()
-                    && let Some(checkpoints) = self.held(&record).await?
-                {
-                    tracing::info!(
-                        id,
-                        answers = checkpoints.before.len(),
-                        "a script goes on that was cut off"
-                    );
-                    let grants = flow.grants.clone();
-                    return Ok((self.record_of(&flow, checkpoints), Some(EarlierScript { kept, grants })));
+        if self.0.records.count_of(self.0.kind, owner.key()).await.map_err(not_kept)? == 0 {
+            return Ok(None);
+        }
+        let all = self.0.records.all(self.0.kind, owner.key()).await.map_err(not_kept)?;
+        for record in all.iter().rev().filter(|record| record.body["digest"] == *digest) {
+            let Ok((record, flow)) = self.get(owner.key(), &record.id).await else { continue };
+            let Some(script) = flow.script.clone().filter(|_| flow.by == answerer(caller)) else { continue };
+            match script.state {
+                ScriptState::Stopped => {}
+                ScriptState::Waiting => {
+                    let token = super::Token::of(&record.id, flow.answered);
+                    let message = "This script, with this input, already waits for the user's answer.";
+                    let fault = Fault::new(FaultCode::NeedsApproval, message);
+                    return Err(fault.next("ask_user", json!({ "token": token })));
                 }
-                self.new_id()
+                ScriptState::Running => {
+                    if let Some(checkpoints) = self.held(&record).await? {
+                        let answers = checkpoints.before.len();
+                        tracing::info!(id = record.id, answers, "a script goes on that was cut off");
+                        return Ok(Some(self.run_of(flow, script, checkpoints)));
+                    }
+                }
             }
-        };
-        let checkpoints = self.checkpoints(owner.key(), &id, 0);
-        let (checkpoints, is_stored) = (Arc::new(checkpoints), OnceCell::new());
-        Ok((ScriptRecord { id, by: answerer(caller), checkpoints, is_stored, next_question: 0 }, None))
+        }
+        Ok(None)
     }
 
     fn record_of(&self, flow: &ParkedFlow, checkpoints: Checkpoints) -> ScriptRecord {
@@ -146,7 +167,8 @@ impl ParkedFlows {
             by: flow.by.clone(),
             next_question: flow.answered.saturating_add(1),
             checkpoints: Arc::new(checkpoints),
-            is_stored: OnceCell::new_with(Some(())),
+            was_stored: true,
+            is_stored: OnceCell::new(),
         }
     }
 
@@ -157,7 +179,7 @@ impl ParkedFlows {
             Fault::new(FaultCode::NotFound, message)
         };
         let (record, flow) = self.get(caller.owner().key(), token).await.map_err(|_| gone())?;
-        if flow.by != answerer(caller) {
+        if flow.by.as_deref() != Some(ANY_CLIENT) && flow.by != answerer(caller) {
             return Err(gone());
         }
         let script = flow.script.clone().ok_or_else(gone)?;
@@ -178,7 +200,10 @@ impl ParkedFlows {
     }
 
     async fn drop_failed(&self, checkpoints: &mut Checkpoints) {
-        let has_failed = |step: &ParkedStep| step.got.is_some() && step.outcome == StepOutcome::Failed;
+        // What ended with an unknown outcome, or was made and could not be held, is not made again.
+        let has_failed = |step: &ParkedStep| {
+            step.got.is_some() && step.outcome == StepOutcome::Failed && step.result["final"] != true
+        };
         let failed: BTreeMap<_, _> = checkpoints.before.extract_if(.., |_, step| has_failed(step)).collect();
         for place in failed.keys() {
             if let Err(error) = self.0.records.take(self.0.kind, &checkpoints.id, place).await {
@@ -206,7 +231,7 @@ impl ParkedFlows {
         flow: ParkedFlow,
         kept: KeptScript,
         mut checkpoints: Checkpoints,
-    ) -> ScriptRun {
+    ) -> Result<ScriptRun, Fault> {
         if let (Some(place), Some(answer)) = (&kept.open, &flow.answer) {
             let said = crate::apps::script::said(answer);
             let number =
@@ -225,14 +250,19 @@ impl ParkedFlows {
                 got: got.filter(|_| !is_own),
                 ..ParkedStep::part(&place, "ask")
             };
-            keep_part(&self.0.records, self.0.kind, &checkpoints.id, place.clone(), json!(step)).await;
-            checkpoints.before.insert(place, step);
+            // One that was cut off after the answer has it already, with its number and time.
+            if !checkpoints.before.contains_key(&place) {
+                let kept =
+                    keep_part(&self.0.records, self.0.kind, &checkpoints.id, place.clone(), json!(step));
+                kept.await.map_err(unkept)?;
+                checkpoints.before.insert(place, step);
+            }
         }
-        self.run_of(flow, kept, checkpoints)
+        Ok(self.run_of(flow, kept, checkpoints))
     }
 
     /// Stores the record of a script once it has something to lose.
-    async fn store_script(&self, run: &ScriptRun) -> Result<(), Fault> {
+    pub(crate) async fn store_script(&self, run: &ScriptRun) -> Result<(), Fault> {
         let store = async || {
             let record = &run.record;
             let flow = run.flow(ScriptState::Running, run.left);
@@ -262,6 +292,9 @@ impl ParkedFlows {
         if done.changes {
             result["changes"] = json!(true);
         }
+        if done.is_final {
+            result["final"] = json!(true);
+        }
         let outcome = if done.answer.is_ok() { StepOutcome::Succeeded } else { StepOutcome::Failed };
         let calls = usize::from(done.is_call);
         let part =
@@ -275,15 +308,16 @@ impl ParkedFlows {
             let error = Fault::new(FaultCode::NotFound, message).to_value()["error"].take();
             let part = ParkedStep {
                 outcome: StepOutcome::Failed,
-                result: json!({ "error": error }),
+                result: json!({ "error": error, "final": true }),
                 calls,
                 got: Some(got),
                 ..ParkedStep::part(place, &done.name)
             };
             body = json!(part);
         }
-        keep_part(&checkpoints.records, checkpoints.kind, &run.record.id, place.into(), body).await;
-        Ok(())
+        let kept =
+            keep_part(&checkpoints.records, checkpoints.kind, &run.record.id, place.into(), body).await;
+        kept.map_err(unkept)
     }
 
     /// Notes that a call which changes something is about to be sent.
@@ -291,8 +325,17 @@ impl ParkedFlows {
         self.store_script(run).await?;
         let checkpoints = &run.record.checkpoints;
         let part = ParkedStep { outcome: StepOutcome::Open, calls: 1, ..ParkedStep::part(place, tool) };
-        keep_part(&checkpoints.records, checkpoints.kind, &run.record.id, place.into(), json!(part)).await;
-        Ok(())
+        let body = json!(part);
+        let kept =
+            keep_part(&checkpoints.records, checkpoints.kind, &run.record.id, place.into(), body).await;
+        kept.map_err(unkept)
+    }
+
+    /// Takes the note back: the call was not made.
+    pub(crate) async fn unmark_call(&self, run: &ScriptRun, place: &str) {
+        if let Err(error) = self.0.records.take(self.0.kind, &run.record.id, place).await {
+            tracing::warn!(%error, "a call that was not made counts as cut off if the script is repeated");
+        }
     }
 
     /// Keeps a script that has stopped early. Returns the token with which it goes on, if there is anything to
@@ -304,18 +347,29 @@ impl ParkedFlows {
         left: Duration,
     ) -> Option<String> {
         let record = &run.record;
-        record.is_stored.get()?;
+        if !record.is_there() {
+            return None;
+        }
         let flow = ParkedFlow { grants, ..run.flow(ScriptState::Stopped, left) };
         let put = self.put(&record.checkpoints.owner, Some(&record.id), &flow, false).await;
-        record.checkpoints.is_held.store(false, Ordering::Release);
         match put {
-            Ok(id) => Some(id),
+            Ok(id) => {
+                record.checkpoints.is_held.store(false, Ordering::Release);
+                Some(id)
+            }
             Err(fault) => {
+                record.free().await;
                 tracing::warn!(fault = fault.message, "a script that has stopped was not kept");
                 None
             }
         }
     }
+}
+
+/// Builds the fault for an answer or a note that the store did not take.
+fn unkept(why: String) -> Fault {
+    let message = format!("The script was stopped, because its answers cannot be kept: {why}.");
+    Fault::new(FaultCode::Internal, message)
 }
 
 impl ParkedStep {
@@ -336,6 +390,11 @@ impl ParkedStep {
 }
 
 impl ScriptRun {
+    /// Returns the digest of what the script does: its text and its input.
+    pub(crate) fn digest(&self) -> String {
+        digest_of(&self.app_id, &self.kept.script, &self.input)
+    }
+
     /// Returns the script as its record has it.
     fn flow(&self, state: ScriptState, left: Duration) -> ParkedFlow {
         ParkedFlow {
@@ -343,7 +402,7 @@ impl ScriptRun {
             actions: None,
             script: Some(KeptScript { state, open: None, ..self.kept.clone() }),
             by: self.record.by.clone(),
-            digest: String::new(),
+            digest: self.digest(),
             input: self.input.clone(),
             ended: Vec::new(),
             step: String::new(),
@@ -392,8 +451,7 @@ impl Apps {
             answered,
             ..run.flow(ScriptState::Waiting, left)
         };
-        let is_stored = run.record.is_stored.initialized();
-        let before = is_stored.then_some(&*run.record.checkpoints);
+        let before = run.record.is_there().then_some(&*run.record.checkpoints);
         match self.parked_flow(caller, parked, before, Some(&run.record.id)).await {
             Ok((id, parked)) => self.asked_about(caller, &id, &parked).await,
             Err(result) => result,

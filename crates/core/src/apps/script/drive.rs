@@ -16,7 +16,10 @@ use nonet_script::{
 };
 use nonet_servers::downstream::ProgressSink;
 use nonet_state::session::Caller;
-use nonet_text::fault::{Fault, FaultCode};
+use nonet_text::{
+    fault::{Fault, FaultCode},
+    results::json_len,
+};
 use parking_lot::Mutex;
 use serde_json::{Value, json, value::to_raw_value};
 use tokio::sync::{Notify, Semaphore, mpsc};
@@ -33,6 +36,8 @@ const AT_ONCE: usize = 16;
 /// How many requests of all kinds a script may make, and how many bytes of them may wait.
 const MAX_REQUESTS: usize = 4 * MAX_CALLS;
 const MAX_WAITING: usize = 64 << 20;
+/// How many bytes of values are remembered for the report of a script that stops early.
+const MAX_NOTED: usize = 16 << 20;
 /// How long calls in flight may take to end when their script has failed.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -70,6 +75,8 @@ pub(crate) struct DoneRequest {
     pub changes: bool,
     /// Whether it is an answer of an earlier run.
     pub is_earlier: bool,
+    /// Whether it is not made again, although it failed: what it did is not known, or it was done.
+    pub is_final: bool,
     /// The value, or the error.
     pub answer: Arc<Result<Value, Value>>,
 }
@@ -95,6 +102,8 @@ pub(super) struct Driver<'a> {
     held: mpsc::Sender<u64>,
     newly_held: Mutex<Option<mpsc::Receiver<u64>>>,
     done: Mutex<Vec<DoneRequest>>,
+    /// The size of the values in `done`.
+    noted: AtomicUsize,
 }
 
 /// A request with the answer that it got.
@@ -130,7 +139,20 @@ impl<'a> Driver<'a> {
             held,
             newly_held: Mutex::new(Some(newly_held)),
             done: Mutex::default(),
+            noted: AtomicUsize::new(0),
         }
+    }
+
+    /// Remembers a call that has ended, with its value as long as there is room.
+    fn note(&self, mut done: DoneRequest) {
+        if !done.is_call {
+            return;
+        }
+        let size = done.answer.as_ref().as_ref().map_or(0, json_len);
+        if self.noted.fetch_add(size, Ordering::AcqRel).saturating_add(size) > MAX_NOTED {
+            done.answer = Arc::new(done.answer.as_ref().as_ref().map(|_| Value::Null).map_err(Value::clone));
+        }
+        self.done.lock().push(done);
     }
 
     pub(super) fn done(&self) -> Vec<DoneRequest> {
@@ -176,17 +198,19 @@ impl<'a> Driver<'a> {
             log: String::new(),
         };
         let end = loop {
-            let ended = tokio::select! {
-                ended = turn.step() => ended,
-                () = self.limit.over() => Some(ScriptEnd::TimedOut),
-                () = self.caller.cancel.cancelled() => Some(ScriptEnd::Cancelled),
-            };
-            if let Some(end) = ended {
+            if let Some(end) = turn.step().await {
                 break end;
             }
         };
         turn.wind_up(end).await
     }
+}
+
+/// What the loop waits for.
+enum Event {
+    Message(Result<FromWorker, WorkerError>),
+    Ended(Box<Ended>),
+    Held(u64),
 }
 
 /// The state of the loop.
@@ -215,10 +239,19 @@ impl Turn<'_, '_> {
 
     /// Handles what comes next. Returns how the run ends, if it does.
     async fn step(&mut self) -> Option<ScriptEnd> {
-        let handled = tokio::select! {
-            message = self.worker.read() => self.hear(message),
-            Some(ended) = self.running.next() => self.take(ended).await,
-            Some(id) = self.newly_held.recv() => self.send(ToWorker::Held { id }).await,
+        let driver = self.driver;
+        // Only the wait may be given up: what came is handled to its end.
+        let event = tokio::select! {
+            message = self.worker.read() => Event::Message(message),
+            Some(ended) = self.running.next() => Event::Ended(Box::new(ended)),
+            Some(id) = self.newly_held.recv() => Event::Held(id),
+            () = driver.limit.over() => return Some(ScriptEnd::TimedOut),
+            () = driver.caller.cancel.cancelled() => return Some(ScriptEnd::Cancelled),
+        };
+        let handled = match event {
+            Event::Message(message) => self.hear(message),
+            Event::Ended(ended) => self.take(*ended).await,
+            Event::Held(id) => self.send(ToWorker::Held { id }).await,
         };
         if let Err(end) = handled {
             return Some(end);
@@ -345,7 +378,7 @@ impl Turn<'_, '_> {
         };
         let value =
             to_raw_value(value).map_err(|error| self.crashed(&WorkerError::Unreadable(error.to_string())))?;
-        self.driver.done.lock().push(done);
+        self.driver.note(done);
         self.send(ToWorker::Settle { id, ok, value, at_ms }).await
     }
 
@@ -363,12 +396,12 @@ impl Turn<'_, '_> {
         }
         let rest = async {
             while let Some(Ended { place, end, .. }) = self.running.next().await {
-                if let RequestEnd::Done { done, lasts: true } = end {
+                if let RequestEnd::Done { done, lasts } = end {
                     let got = (self.ledger.number(), driver.apps.keeping.clock.unix_ms());
-                    if let Err(fault) = driver.keep(&place, &done, got).await {
+                    if lasts && let Err(fault) = driver.keep(&place, &done, got).await {
                         tracing::warn!(fault = fault.message, "an answer of a script was not kept");
                     }
-                    driver.done.lock().push(done);
+                    driver.note(done);
                 }
                 // Calls that wait for an approval are not made any more.
                 driver.quiet.notify_waiters();
@@ -392,7 +425,7 @@ impl Turn<'_, '_> {
 /// Returns what a request asks for as a short text, and its size in bytes.
 fn key_of(op: &Op) -> (String, usize) {
     let written = json!(op);
-    let size = nonet_text::results::json_len(&written);
+    let size = json_len(&written);
     let digest = crate::graph::digest(&written);
     let digest = digest.get(..16).unwrap_or(&digest);
     let key = match op {

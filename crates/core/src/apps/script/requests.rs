@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use nonet_base::text::clip;
+use nonet_config::AppKind;
 use nonet_script::frames::{Op, Reading};
 use nonet_servers::catalog::{EntryKind, Tool};
 use nonet_state::{faults::error_of, session::Caller};
@@ -49,6 +50,16 @@ struct CallEnd {
     changes: bool,
     answer: Result<Value, Value>,
     lasts: bool,
+    /// Whether it is not made again, although it failed.
+    is_final: bool,
+}
+
+impl CallEnd {
+    /// Ends a call that was not made.
+    fn refused(name: &str, fault: &Fault) -> Self {
+        let lasts = fault.code != FaultCode::Cancelled;
+        Self { name: name.into(), changes: false, answer: Err(thrown(fault)), lasts, is_final: false }
+    }
 }
 
 impl RequestEnd {
@@ -56,7 +67,8 @@ impl RequestEnd {
         let lasts = answer.as_ref().map_or_else(|fault| fault.code != FaultCode::Cancelled, |_| true);
         let answer = Arc::new(answer.map_err(|fault| thrown(&fault)));
         let (name, params) = (name.into(), String::new());
-        let done = DoneRequest { name, params, is_call: false, changes: false, is_earlier: false, answer };
+        let (is_call, changes, is_earlier, is_final) = (false, false, false, false);
+        let done = DoneRequest { name, params, is_call, changes, is_earlier, is_final, answer };
         Self::Done { done, lasts }
     }
 }
@@ -105,13 +117,16 @@ impl Driver<'_> {
                 "`{name}` was in flight when the earlier run was cut off, so whether it has happened is not known. Check that with another tool; then call it again or go on."
             );
             let answer = Err(thrown(&Fault::new(FaultCode::Cancelled, message)));
-            return ended(CallEnd { name: name.into(), changes: true, answer, lasts: true }, shown);
+            let end = CallEnd { name: name.into(), changes: true, answer, lasts: true, is_final: true };
+            return ended(end, shown);
         }
         let mut end = match self.once(id, place, name, params.clone()).await {
             Ok(end) => end,
             Err(open) => return RequestEnd::Open(open),
         };
         if let Some(asked) = self.sign_in(&end) {
+            // Refused, so not in flight.
+            self.apps.scripts.unmark_call(self.script, place).await;
             match self.said(asked).await {
                 Ok(said) if said == SIGNED_IN => match self.once(id, place, name, params).await {
                     Ok(again) => end = again,
@@ -171,35 +186,36 @@ impl Driver<'_> {
         };
         let input = match self.apps.keeping.kept.fill(&self.caller.owner(), &input).await {
             Ok(filled) => filled.map_or(input, |filled| filled.value),
-            Err(fault) => {
-                return Ok(CallEnd {
-                    name: tool.full.to_string(),
-                    changes: false,
-                    answer: Err(thrown(&fault)),
-                    lasts: true,
-                });
-            }
+            Err(fault) => return Ok(CallEnd::refused(&tool.full, &fault)),
         };
+        // The steps of a workflow have their own places in the record.
+        let config = self.apps.servers.config();
+        let kind = config.apps.get(&*tool.name).map(|app| &app.kind);
+        let is_marked = !matches!(kind, Some(AppKind::Workflow { .. }));
+        let _slot = self.slots.acquire().await.ok();
+        if self.halt.is_cancelled() {
+            return Ok(CallEnd::refused(&tool.full, &not_run()));
+        }
+        if is_marked && let Err(fault) = self.mark(place, &tool.full).await {
+            return Ok(CallEnd::refused(&tool.full, &fault));
+        }
         let log = Some(RunLog::new(self.record.journal()).part(place));
         let caller = Caller { cancel: self.cancel.child_token(), ..self.caller.clone() };
         let one = self.apps.run_inner_app(&caller, &tool.full, &tool.name, input, None, log).await;
         let one = match one {
             Ok(one) => one,
-            Err(fault) => {
-                return Ok(CallEnd {
-                    name: tool.full.to_string(),
-                    changes: true,
-                    answer: Err(thrown(&fault)),
-                    lasts: false,
-                });
-            }
+            Err(fault) => return Ok(CallEnd::refused(&tool.full, &fault)),
         };
         if let Some(open) = one.open {
+            if is_marked {
+                self.apps.scripts.unmark_call(self.script, place).await;
+            }
             return Err(open);
         }
-        let lasts = !self.was_cut_off(&one.result);
+        let (lasts, succeeded) = (!self.was_cut_off(&one.result), !is_error(&one.result));
         let answer = self.value(one.result).await;
-        Ok(CallEnd { name: tool.full.to_string(), changes: true, answer, lasts })
+        let is_final = succeeded && answer.is_err();
+        Ok(CallEnd { name: tool.full.to_string(), changes: true, answer, lasts, is_final })
     }
 
     async fn call_tool(
@@ -240,6 +256,9 @@ impl Driver<'_> {
         let turn = async |prepared: &PreparedCall| {
             let run = RunTurn { caller, slots: &self.slots, halt: &self.halt };
             let place_of_call = apps.turn_of(run, prepared, None, &cancel).await?;
+            if self.halt.is_cancelled() {
+                return Err(not_run());
+            }
             if !prepared.tool.is_repeatable() {
                 self.mark(place, &prepared.tool.full).await?;
             }
@@ -248,15 +267,15 @@ impl Driver<'_> {
         let end = match Box::pin(apps.calls.run(caller, &begun, &mut plan, turn)).await {
             Ok(RecordedCall { tool, made, .. }) => {
                 let result = Arc::new(made.result.into_tree().await);
-                let lasts = !self.was_cut_off(&result);
+                let (lasts, succeeded) = (!self.was_cut_off(&result), !is_error(&result));
                 let answer = self.value(result).await;
-                CallEnd { name: tool.full.to_string(), changes: !tool.read_only, answer, lasts }
+                let is_late =
+                    answer.as_ref().is_err_and(|error| error["code"] == FaultCode::Timeout.as_str());
+                let is_final = succeeded && answer.is_err() || is_late && !tool.is_repeatable();
+                CallEnd { name: tool.full.to_string(), changes: !tool.read_only, answer, lasts, is_final }
             }
             Err(Unready::Open(asked)) => return Err(Box::new(OpenQuestion::Approve(*asked))),
-            Err(Unready::Fault(fault)) => {
-                let lasts = fault.code != FaultCode::Cancelled;
-                CallEnd { name: name.into(), changes: false, answer: Err(thrown(&fault)), lasts }
-            }
+            Err(Unready::Fault(fault)) => CallEnd::refused(name, &fault),
         };
         Ok(end)
     }
@@ -386,10 +405,12 @@ impl Driver<'_> {
 }
 
 fn ended(end: CallEnd, params: String) -> RequestEnd {
-    let CallEnd { name, changes, answer, lasts } = end;
-    let done =
-        DoneRequest { name, params, is_call: true, changes, is_earlier: false, answer: Arc::new(answer) };
-    RequestEnd::Done { done, lasts }
+    let CallEnd { name, changes, answer, lasts, is_final } = end;
+    let (is_call, is_earlier, answer) = (true, false, Arc::new(answer));
+    RequestEnd::Done {
+        done: DoneRequest { name, params, is_call, changes, is_earlier, is_final, answer },
+        lasts,
+    }
 }
 
 fn not_run() -> Fault {
