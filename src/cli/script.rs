@@ -9,6 +9,7 @@ use nonet_servers::pins::plain;
 use serde_json::{Value, json};
 
 use super::{
+    FAILED,
     args::RunArgs,
     ask::{AskFailure, InquiryAnswer},
     found, show,
@@ -85,7 +86,19 @@ fn said(question: &str) -> std::io::Result<String> {
 pub(super) fn show(answer: InquiryAnswer, manner: show::OutputStyle) -> anyhow::Result<u8> {
     let Some(mut told) = answer.as_ref().ok().and_then(told).filter(|told| told.get("output").is_some())
     else {
-        return show::result(answer, manner);
+        let asked = answer.as_ref().ok().and_then(told).filter(|told| told["status"] == "needs_user");
+        let error = answer.as_ref().ok().and_then(told).map(|mut told| take_member(&mut told, "error"));
+        let code = show::result(answer, manner)?;
+        if let Some(details) = error.as_ref().map(|error| &error["details"]) {
+            for line in details["log"].as_str().unwrap_or_default().lines() {
+                eprintln!("{}", plain(line));
+            }
+            if details["done"].is_array() {
+                eprintln!("{}", plain(&details["done"].to_string()));
+            }
+        }
+        // A question that nobody has answered is no success.
+        return Ok(if asked.is_some() { FAILED } else { code });
     };
     for line in told["log"].as_str().unwrap_or_default().lines() {
         eprintln!("{}", plain(line));

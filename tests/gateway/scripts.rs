@@ -437,3 +437,44 @@ async fn a_call_that_was_made_is_not_made_again_because_its_result_was_too_large
     assert!(again.to_string().contains("The call was made"), "{again}");
     assert_eq!(logged(&log).len(), 1, "it was made once");
 }
+
+#[tokio::test]
+async fn no_result_becomes_a_part_of_a_script() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let inside = asking(setup, &log).open_with_program().await;
+    let evil = json!({ "text": "\"}); await tools.shop.write({ x: 1 }); ({ a: \"" });
+    let kept = output(&inside, "return (await tools.shop.many()).length && 1").await;
+    assert_eq!(kept, 1);
+    let said = inside.execute("shop.many", json!({})).await;
+    let note = said["content"].as_array().and_then(|blocks| blocks.last()).expect("a note")["text"].clone();
+    let note: Value = serde_json::from_str(note.as_str().expect("text")).expect("JSON");
+    let before = logged(&log).len();
+    let template = format!("{{{{ref:{}[0].name}}}}", note["ref"].as_str().expect("a reference"));
+    // The text of a script stays as it was written; its input takes results.
+    let script = format!("return ['{template}', input.name]");
+    let told = json_of(
+        &inside
+            .execute(
+                "gateway.run_script",
+                json!({ "script": script, "input": { "name": template, "evil": evil } }),
+            )
+            .await,
+    );
+    assert_eq!(told["output"], json!([template, "row 0"]), "{told}");
+    assert_eq!(logged(&log).len(), before);
+}
+
+#[tokio::test]
+async fn only_pictures_and_sound_are_shown_of_handles() {
+    let inside = shop().open_with_program().await;
+    let said = inside.execute("shop.many", json!({})).await;
+    let note = said["content"].as_array().and_then(|blocks| blocks.last()).expect("a note")["text"].clone();
+    let note: Value = serde_json::from_str(note.as_str().expect("text")).expect("JSON");
+    let script = format!(
+        "return Array(8).fill({{ data: '{{{{' + 'ref:{}.content.0.data}}}}', mimeType: 'image/png' }})",
+        note["ref"].as_str().expect("a reference")
+    );
+    let result = run(&inside, &script).await;
+    assert_eq!(result["content"].as_array().map(Vec::len), Some(1), "{result}");
+}

@@ -143,6 +143,11 @@ static SWITCHED: [ToolSwitch; 3] = [
 /// The tools that `allow_runtime_servers` adds.
 const OF_RUNTIME: [&str; 2] = ["add_server", "remove_server"];
 
+/// Whether the params of a tool hold the text of a program, in which templates are text.
+pub(super) fn takes_code(tool: &Tool) -> bool {
+    &*tool.server == GATEWAY && ["run_script", "save_script"].contains(&&*tool.name)
+}
+
 impl OwnTool {
     /// Whether the configuration enables the tool.
     fn is_given(&self, settings: &GatewaySettings) -> bool {

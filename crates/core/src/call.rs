@@ -43,6 +43,7 @@ use super::{
     run::handed_out,
 };
 use crate::{
+    builtin,
     calls::Calls,
     gate::{Gate, with_the_near_call},
 };
@@ -109,6 +110,7 @@ impl Calls {
             }
             Ok(found)
         });
+        let is_code = found.as_ref().is_ok_and(|(_, tool)| builtin::takes_code(tool));
         let asks = |asked: ApprovalRequest, select| {
             let (name, params) = (asked.approval.tool().into(), asked.written.clone());
             let held = CallRequest { name, params, timeout, background, select, verbatim };
@@ -120,7 +122,11 @@ impl Calls {
                 begun: Some(&begun),
                 name: &request.name,
                 found: Some(found.map_err(Unready::from)),
-                params: CallParams::Written(request.params),
+                // No kept result becomes a part of a program.
+                params: match is_code {
+                    true => CallParams::Literal(&request.params),
+                    false => CallParams::Written(request.params),
+                },
                 select: request.select,
                 asks: &asks,
             };

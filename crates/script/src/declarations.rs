@@ -64,7 +64,7 @@ jsonl(text: string): any[] };
 /** Writes data as text. */
 declare const format: { csv(rows: object[] | any[][]): string; markdown(rows: object[] | any[][]): string };
 /** What a failed call throws. */
-declare interface ToolError extends Error { code: string; retryable: boolean; details?: any }
+declare class ToolError extends Error { code: string; retryable: boolean; details?: any }
 ";
 
 /// A tool to declare.

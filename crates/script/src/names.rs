@@ -3,7 +3,7 @@
 //! Only what certainly is a name counts: `tools.a.b`, `tools["a"]["b"]`, `tools.b(...)` and `call("a.b")`.
 //! A name that the script puts together is not known before it runs.
 
-use std::{iter::Peekable, str::CharIndices};
+use std::{collections::HashSet, iter::Peekable, str::CharIndices};
 
 /// A tool that a script names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,9 +24,9 @@ enum Token {
 /// Returns the tools that a script names, each once, in the order of the text.
 pub fn named_tools(script: &str) -> Vec<NamedTool> {
     let tokens = Lexer::new(script).tokens();
-    let mut found: Vec<NamedTool> = Vec::new();
+    let (mut found, mut known) = (Vec::new(), HashSet::new());
     let mut add = |name: String, line: usize| {
-        if found.iter().all(|one| one.name != name) {
+        if known.insert(name.clone()) {
             found.push(NamedTool { name, line });
         }
     };

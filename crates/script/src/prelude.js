@@ -1,7 +1,8 @@
 // What a script finds around it. Runs before the script, in the same realm, and keeps the functions of the
 // language that it needs, so that a script which replaces them harms only itself.
 export default function prelude(native, start) {
-  const { parse, stringify } = JSON;
+  const { parse } = JSON;
+  const toJson = JSON.stringify;
   const { freeze, defineProperty, keys } = Object;
   const NativeDate = Date;
   const NativeError = Error;
@@ -10,10 +11,31 @@ export default function prelude(native, start) {
   let next = 1;
   let now = start.now_ms;
   let calls = 0;
+  let sleeping = 0;
+
+  // JSON for the gateway. Half of a character pair, which no UTF-8 has, becomes a replacement character.
+  function stringify(value) {
+    const json = toJson(value);
+    if (json === undefined || !json.includes("\\ud")) return json;
+    return json.replace(/\\(?:u(d[89a-f][0-9a-f]{2})|.)/g, (all, half) => (half === undefined ? all : "\\ufffd"));
+  }
+  // Whether a value is nested deeper than the gateway reads.
+  const isDeep = (value, left) =>
+    typeof value === "object" && value !== null && (left === 0 || Object.values(value).some((one) => isDeep(one, left - 1)));
+  function sendable(value, what) {
+    const json = stringify(value);
+    if (json === undefined) throw new TypeError(`${what} cannot be a ${typeof value}`);
+    if (json.length > start.max_bytes) throw new RangeError(`${what} has more than ${start.max_bytes} bytes`);
+    if (isDeep(value, 100)) throw new RangeError(`${what} is nested more than 100 deep`);
+    return json;
+  }
+  Map.prototype.toJSON = function () { return Object.fromEntries(this); };
+  Set.prototype.toJSON = function () { return [...this]; };
 
   class ToolError extends NativeError {
     constructor(fault) {
       super(String(fault.message));
+      defineProperty(this, "message", { value: this.message, enumerable: true, writable: true, configurable: true });
       this.name = "ToolError";
       this.code = fault.code;
       this.retryable = fault.retryable === true;
@@ -27,8 +49,9 @@ export default function prelude(native, start) {
     const id = next++;
     const at = new NativeError();
     return new NativePromise((resolve, reject) => {
-      native.send(stringify({ request: { ...body, id, op } }));
-      waiting.set(id, { resolve, reject, at });
+      native.send(sendable({ request: { ...body, id, op } }, `what ${op} sends`));
+      if (op === "sleep") sleeping++;
+      waiting.set(id, { resolve, reject, at, op });
     });
   }
 
@@ -37,6 +60,7 @@ export default function prelude(native, start) {
     const one = waiting.get(id);
     if (one === undefined) return;
     waiting.delete(id);
+    if (one.op === "sleep") sleeping--;
     if (isValue) return one.resolve(value);
     const error = new ToolError(value);
     defineProperty(error, "stack", { value: one.at.stack, configurable: true, writable: true });
@@ -55,6 +79,9 @@ export default function prelude(native, start) {
 
   function call(name, args) {
     if (typeof name !== "string") throw new TypeError("call(name, args): the name of a tool is a string");
+    if (args !== undefined && (typeof args !== "object" || args === null)) {
+      throw new TypeError(`${name}: the params are one object, not ${args === null ? "null" : typeof args}`);
+    }
     if (++calls > start.max_calls) {
       const message = `A script makes at most ${start.max_calls} calls, and this is one more. Return what there is, and go on in another script.`;
       return NativePromise.reject(new ToolError({ code: "rate_limited", message }));
@@ -65,21 +92,24 @@ export default function prelude(native, start) {
     return made;
   }
 
-  const isKey = (key) => typeof key === "string" && key !== "then" && key !== "toJSON";
+  const isKey = (key) => typeof key === "string" && !["then", "toJSON", "toString", "valueOf"].includes(key);
+  const named = (name) => (key) => (key === "toString" ? () => name : undefined);
   const refuse = () => { throw new TypeError("`tools` cannot be changed"); };
   const sealed = { set: refuse, defineProperty: refuse, deleteProperty: refuse, setPrototypeOf: refuse };
   const server = (name) => new Proxy(freeze(() => {}), {
     ...sealed,
-    get: (_, tool) => (isKey(tool) ? (args) => call(`${name}.${tool}`, args) : undefined),
+    get: (_, tool) => (isKey(tool) ? (args) => call(`${name}.${tool}`, args) : named(`tools.${name}`)(tool)),
     apply: (_, self, args) => call(name, args[0]),
   });
   const tools = new Proxy(freeze({ __proto__: null }), {
     ...sealed,
-    get: (_, name) => (isKey(name) ? server(name) : undefined),
+    get: (_, name) => (isKey(name) ? server(name) : named("tools")(name)),
   });
 
   async function all(list, fn, options) {
     const items = [...list];
+    if (fn === undefined) return NativePromise.all(items);
+    if (typeof fn !== "function") throw new TypeError("all(list, fn, {max}): `fn` is a function");
     const most = Math.max(1, Math.min(16, Math.trunc(options?.max ?? 8) || 8));
     const results = new Array(items.length);
     return new NativePromise((resolve, reject) => {
@@ -120,7 +150,7 @@ export default function prelude(native, start) {
       return String(value);
     }
   };
-  const log = (...values) => native.log(values.map(text).join(" "));
+  const log = (...values) => native.log(values.map(text).join(" ").toWellFormed());
 
   function* rowsOf(csv, separator) {
     let row = [], cell = "", at = csv.charCodeAt(0) === 0xfeff ? 1 : 0, quoted = false, any = false;
@@ -175,7 +205,14 @@ export default function prelude(native, start) {
   NativeDate.prototype.constructor = ScriptDate;
   Math.random = native.random;
 
-  const sleep = (ms) => request("sleep", { ms: Math.max(0, Number(ms) || 0) });
+  const sleep = (ms) => request("sleep", { ms: Math.min(3_600_000, Math.max(0, Number(ms) || 0)) });
+  const cleared = new Set();
+  let timers = 0;
+  const choicesOf = (given) => {
+    const choices = given?.choices ?? given;
+    if (choices === undefined || choices === null) return undefined;
+    return (Array.isArray(choices) ? choices : [choices]).map(String);
+  };
   const globals = {
     Date: ScriptDate,
     ToolError,
@@ -185,10 +222,10 @@ export default function prelude(native, start) {
     input: start.input,
     log,
     sleep,
-    search: (query, options) => request("search", { query: String(query), ...options }),
+    search: (query, options) => request("search", { ...options, query: String(query) }),
     describe: (name) => request("describe", { name: String(name) }),
     result: reading,
-    ask: (question, choices) => request("ask", { question: String(question), choices }),
+    ask: (question, choices) => request("ask", { question: String(question), choices: choicesOf(choices) }),
     progress: (done, total, message) => native.send(stringify({ progress: { done: Number(done), total: total === undefined ? null : Number(total), message: message === undefined ? null : String(message) } })),
     parse: freeze({
       csv: (csv, separator = ",") => {
@@ -214,7 +251,13 @@ export default function prelude(native, start) {
       },
     }),
     console: freeze({ log, info: log, warn: log, error: log, debug: log }),
-    setTimeout: (fn, ms, ...args) => { sleep(ms).then(() => fn(...args)); return 0; },
+    setTimeout: (fn, ms, ...args) => {
+      const timer = ++timers;
+      sleep(ms).then(() => { if (!cleared.has(timer)) fn(...args); });
+      return timer;
+    },
+    clearTimeout: (timer) => { cleared.add(timer); },
+    structuredClone: (value) => parse(toJson(value)),
   };
   for (const name of keys(globals)) {
     defineProperty(globalThis, name, { value: globals[name], writable: true, configurable: true });
@@ -222,10 +265,7 @@ export default function prelude(native, start) {
 
   // The value of a script as JSON; what JSON does not know is told, not dropped.
   function written(value) {
-    if (value === undefined) return "null";
-    const json = stringify(value);
-    if (json === undefined) throw new TypeError(`a script cannot return a ${typeof value}`);
-    return json;
+    return value === undefined ? "null" : sendable(value, "what a script returns");
   }
-  return { settle, held, written, open: () => waiting.size };
+  return { settle, held, written, open: () => waiting.size, calls: () => waiting.size - sleeping };
 }

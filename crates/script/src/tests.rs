@@ -154,8 +154,11 @@ async fn a_failure_has_its_place() {
     check("[1].forEach(async () => { await tools.bad.z() }); return 1", Uncaught, "no bad.z", Some((1, 43)))
         .await;
     check("await new Promise(() => {})", Stuck, "never comes", None).await;
+    check("/* äöü */ nothing", Uncaught, "nothing is not defined", Some((1, 11))).await;
+    check("const f = async n => { throw new Error('lost ' + n) }; f(0); for (let n = 1; n < 6; n++) { try { await f(n) } catch {} } return 1", Uncaught, "lost 0", Some((1, 50))).await;
+    check("return 'x'.repeat(9e6)", Uncaught, "more than", None).await;
     check("return 1n", Uncaught, "BigInt", None).await;
-    check("return () => 1", Uncaught, "cannot return a function", None).await;
+    check("return () => 1", Uncaught, "cannot be a function", None).await;
     check("const a = {}; a.a = a; return a", Uncaught, "circular", None).await;
     check("for (let n = 0; n < 501; n++) await call('echo.a')", Uncaught, "at most 500 calls", Some((1, 37)))
         .await;

@@ -5,7 +5,6 @@
 
 use std::{
     cell::{Cell, RefCell},
-    hash::{BuildHasherDefault, DefaultHasher},
     io::{self, BufRead, BufReader, Read, Write},
     rc::Rc,
     time::Duration,
@@ -20,7 +19,7 @@ use rquickjs::{
 };
 use serde_json::value::RawValue;
 
-use crate::frames::{Failure, FailureKind, FromWorker, LOG_BYTES, Start, ToWorker};
+use crate::frames::{Failure, FailureKind, FromWorker, LOG_BYTES, MAX_LINE, Start, ToWorker};
 
 /// The name of the script in places of errors.
 const SCRIPT: &str = "script.js";
@@ -170,6 +169,7 @@ pub fn run(input: impl Read, output: impl Write + 'static, ready: impl FnOnce(&S
             if clock.ran_out.get() {
                 failure.kind = FailureKind::Cpu;
             }
+            failure.column = failure.column.map(|column| in_characters(&start.script, failure.line, column));
             FromWorker::Failed { failure, log: console.log() }
         }
         Err(Stop::Lost(error)) => return Err(error),
@@ -217,11 +217,13 @@ impl CpuClock {
         #[cfg(not(target_os = "linux"))]
         let who = UsageWho::RUSAGE_SELF;
         let Ok(usage) = getrusage(who) else { return Duration::ZERO };
-        let time = usage.user_time();
-        // On macOS this is an `i32`.
-        #[allow(clippy::useless_conversion)]
-        let part = i64::from(time.tv_usec());
-        let micros = time.tv_sec().saturating_mul(1_000_000).saturating_add(part);
+        let micros = [usage.user_time(), usage.system_time()].map(|time| {
+            // On macOS this is an `i32`.
+            #[allow(clippy::useless_conversion)]
+            let part = i64::from(time.tv_usec());
+            time.tv_sec().saturating_mul(1_000_000).saturating_add(part)
+        });
+        let micros = micros.into_iter().fold(0, i64::saturating_add);
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 
@@ -323,16 +325,17 @@ fn execute(
 ) -> Result<Box<RawValue>, Stop> {
     let stopped = |error: rquickjs::Error| Stop::Failed(internal(&error.to_string()));
     let context = Context::custom::<Realm>(runtime).map_err(stopped)?;
-    let lost: Rc<RefCell<Vec<(u64, Failure)>>> = Rc::default();
+    let lost: Rc<RefCell<Vec<LostError>>> = Rc::default();
     let losses = lost.clone();
     runtime.set_host_promise_rejection_tracker(Some(Box::new(
-        move |_, promise: Value<'_>, reason, is_handled| {
-            let place =
-                std::hash::BuildHasher::hash_one(&BuildHasherDefault::<DefaultHasher>::new(), &promise);
+        move |ctx, promise: Value<'_>, reason, is_handled| {
             let mut losses = losses.borrow_mut();
+            let is_same = |one: &LostError| one.0.clone().restore(&ctx).is_ok_and(|one| one == promise);
             match is_handled {
-                true => losses.retain(|(one, _)| *one != place),
-                false if losses.len() < MOST_LOST => losses.push((place, failure_of_value(reason))),
+                true => losses.retain(|one| !is_same(one)),
+                false if losses.len() < MOST_LOST => {
+                    losses.push((Persistent::save(&ctx, promise), failure_of_value(reason)));
+                }
                 false => {}
             }
         },
@@ -346,6 +349,9 @@ fn execute(
     runtime.set_host_promise_rejection_tracker(None);
     ended
 }
+
+/// A promise that was rejected and has no handler, and why. It is held, so that no other one gets its place.
+type LostError = (Persistent<Value<'static>>, Failure);
 
 /// A script under way.
 struct Running {
@@ -383,6 +389,8 @@ fn prepare<'js>(
     let given = Object::new(ctx.clone())?;
     given.set("now_ms", start.now_ms as f64)?;
     given.set("max_calls", start.max_calls)?;
+    // A message has more than what is sent.
+    given.set("max_bytes", MAX_LINE / 2)?;
     given.set("input", ctx.json_parse(start.input.get())?)?;
     let prelude: Function<'js> = evaluated(ctx, code.prelude)?.get("default")?;
     let hooks: Object<'js> = prelude.call((native, given))?;
@@ -426,7 +434,7 @@ fn wait(
     running: &Running,
     console: &Console,
     input: &mut impl BufRead,
-    lost: &RefCell<Vec<(u64, Failure)>>,
+    lost: &RefCell<Vec<LostError>>,
 ) -> Result<Box<RawValue>, Stop> {
     let mut line = String::new();
     loop {
@@ -453,14 +461,16 @@ fn wait(
 }
 
 /// Returns what a script returns, once it has ended and every call of it has.
-fn next(ctx: &Ctx<'_>, running: &Running, lost: &RefCell<Vec<(u64, Failure)>>) -> Result<Next, Stop> {
+fn next(ctx: &Ctx<'_>, running: &Running, lost: &RefCell<Vec<LostError>>) -> Result<Next, Stop> {
     let broken = |error: rquickjs::Error| Stop::Failed(internal(&error.to_string()));
     let main = running.main.clone().restore(ctx).map_err(broken)?;
     let hooks = running.hooks.clone().restore(ctx).map_err(broken)?;
     let hook = |name: &str| hooks.get::<_, Function<'_>>(name).map_err(broken);
     let open: usize = hook("open")?.call(()).catch(ctx).map_err(failed)?;
+    let calls: usize = hook("calls")?.call(()).catch(ctx).map_err(failed)?;
     match main.state() {
-        PromiseState::Resolved if open == 0 => {}
+        // A timer that is left does not hold the answer back.
+        PromiseState::Resolved if calls == 0 => {}
         PromiseState::Rejected => {}
         PromiseState::Pending if open == 0 => {
             let message = "the script waits for something that never comes: no call is in flight";
@@ -514,7 +524,8 @@ fn failure_of_value(thrown: Value<'_>) -> Failure {
     let text =
         |key: &str| thrown.as_object().and_then(|object| object.get::<_, Option<String>>(key).ok().flatten());
     let (name, message) = (text("name"), text("message"));
-    let kind = match message.as_deref() == Some(OUT_OF_MEMORY) {
+    let is_of_engine = name.as_deref() == Some("InternalError");
+    let kind = match is_of_engine && message.as_deref() == Some(OUT_OF_MEMORY) {
         true => FailureKind::Memory,
         false => FailureKind::Uncaught,
     };
@@ -542,6 +553,14 @@ fn place_in(stack: &str) -> Option<(u32, u32)> {
     let line = number(numbers.next()?)?;
     let column = numbers.next().and_then(number).unwrap_or(1);
     Some((line.saturating_sub(LINES_BEFORE).max(1), column))
+}
+
+/// Turns a column in bytes, as the interpreter has it, into one in characters.
+fn in_characters(script: &str, line: Option<u32>, column: u32) -> u32 {
+    let at = |number: u32| usize::try_from(number.saturating_sub(1)).unwrap_or(usize::MAX);
+    let line = script.lines().nth(at(line.unwrap_or(1))).unwrap_or_default();
+    let before = line.get(..at(column)).map(|before| before.chars().count() + 1);
+    before.and_then(|column| u32::try_from(column).ok()).unwrap_or(column)
 }
 
 fn clip(text: &str) -> String {

@@ -67,6 +67,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MAX_CALLS: usize = 500;
 /// How many hex digits the id of a script has: enough that no two meet by chance.
 pub(crate) const ID: usize = 20;
+/// How many tools a script may name, and how many unknown ones are told.
+const MAX_NAMES: usize = 200;
+const MAX_WRONG: usize = 5;
 /// The longest label, in characters.
 const LABEL: usize = 80;
 
@@ -315,7 +318,15 @@ impl Apps {
             return Err(Fault::new(FaultCode::InvalidParams, message));
         }
         let (mut wrong, mut asks_about) = (Vec::new(), Vec::new());
-        for named in names::named_tools(script) {
+        let all = names::named_tools(script);
+        if all.len() > MAX_NAMES {
+            let message = format!("The script names {} tools; at most {MAX_NAMES} are taken.", all.len());
+            return Err(Fault::new(FaultCode::InvalidParams, message));
+        }
+        for named in all {
+            if wrong.len() >= MAX_WRONG {
+                break;
+            }
             let (gate, tool) = match self.calls.find_tool(caller, &named.name).await {
                 Ok(found) => found,
                 Err(fault) => {

@@ -1,12 +1,15 @@
 //! What the caller of a script reads: what it returned, or why it stopped and what was done.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use nonet_api::script::{ScriptAnswer, ScriptCall, ScriptStop};
 use nonet_base::clock::millis;
 use nonet_script::frames::{Failure, FailureKind};
 use nonet_state::session::Caller;
-use nonet_text::fault::{Fault, FaultCode};
+use nonet_text::{
+    fault::{Fault, FaultCode},
+    results::json_len,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -20,6 +23,8 @@ use crate::{apps::Apps, call::answer_of};
 const LISTED: usize = 12;
 /// How many pictures and sounds that a script returns are shown.
 const SHOWN_MEDIA: usize = 8;
+/// How many bytes of them together.
+const MEDIA_BYTES: usize = 8 << 20;
 
 /// Returns the value of the user's answer to a question, or the fault if there is none.
 pub(crate) fn said(answer: &Value) -> Result<Value, Fault> {
@@ -68,14 +73,17 @@ impl Apps {
 
     /// Returns the pictures and sounds whose handles a script returns.
     async fn media_in(&self, caller: &Caller, output: &Value) -> Vec<Value> {
-        let mut handles = Vec::new();
+        let (mut handles, mut blocks, mut left) = (BTreeSet::new(), Vec::new(), MEDIA_BYTES);
         find_handles(output, &mut handles);
-        let mut blocks = Vec::new();
-        for (template, kind) in handles {
-            let filled = self.keeping.kept.fill(&caller.owner(), &json!(template)).await;
-            if let Ok(Some(filled)) = filled {
-                let media = if kind.starts_with("audio/") { "audio" } else { "image" };
-                blocks.push(json!({ "type": media, "data": filled.value, "mimeType": kind }));
+        for block in handles {
+            let filled = self.keeping.kept.fill(&caller.owner(), &json!(block)).await;
+            let Ok(Some(filled)) = filled else { continue };
+            // A script can write any template; only pictures and sound are shown.
+            let is_media = matches!(filled.value["type"].as_str(), Some("image" | "audio"));
+            let size = json_len(&filled.value);
+            if is_media && filled.value["data"].is_string() && size <= left {
+                left -= size;
+                blocks.push(filled.value);
             }
         }
         blocks
@@ -160,19 +168,21 @@ impl Apps {
     }
 }
 
-/// Finds handles of media: their templates, and their MIME types.
-fn find_handles<'v>(value: &'v Value, found: &mut Vec<(&'v str, &'v str)>) {
+/// Finds handles of media: the templates of their blocks.
+fn find_handles(value: &Value, found: &mut BTreeSet<String>) {
     if found.len() >= SHOWN_MEDIA {
         return;
     }
     match value {
         Value::Object(members) => {
-            let text = |key: &str| members.get(key).and_then(Value::as_str);
-            match (text("data"), text("mimeType")) {
-                (Some(template), Some(kind)) if template.starts_with("{{ref:r-") => {
-                    found.push((template, kind))
-                }
-                _ => members.values().for_each(|one| find_handles(one, found)),
+            let template = members.get("data").and_then(Value::as_str);
+            let block = template.and_then(|template| {
+                let block = template.strip_suffix(".data}}")?;
+                block.starts_with("{{ref:r-").then(|| format!("{block}}}}}"))
+            });
+            match block.filter(|_| members.contains_key("mimeType")) {
+                Some(block) => drop(found.insert(block)),
+                None => members.values().for_each(|one| find_handles(one, found)),
             }
         }
         Value::Array(items) => items.iter().for_each(|one| find_handles(one, found)),

@@ -27,7 +27,9 @@ use crate::{
 /// The largest value that a script gets, in bytes of JSON; a larger one stays a kept result.
 const MAX_VALUE: usize = 8 << 20;
 /// How many lines of a kept result a script gets at a time.
-const LINES: usize = 5_000;
+const LINES: usize = 50_000;
+/// The longest request of a search, and the longest name, in bytes.
+const MAX_TEXT: usize = 2_000;
 /// The longest sleep.
 const MAX_SLEEP: Duration = Duration::from_secs(3_600);
 /// How many characters of a call's params a report shows.
@@ -329,6 +331,7 @@ impl Driver<'_> {
     }
 
     async fn search(&self, query: String, mut more: Map<String, Value>) -> Result<Value, Fault> {
+        bounded("search(query)", &query)?;
         more.insert("query".into(), query.into());
         let arguments: SearchArguments = serde_json::from_value(Value::Object(more)).map_err(|error| {
             Fault::new(FaultCode::InvalidParams, format!("search(query, options): {error}."))
@@ -341,6 +344,7 @@ impl Driver<'_> {
     }
 
     async fn describe(&self, name: String) -> Result<Value, Fault> {
+        bounded("describe(name)", &name)?;
         Ok(json!(self.apps.find.describe(self.caller, &[name], false).await?))
     }
 
@@ -410,6 +414,14 @@ fn ended(end: CallEnd, params: String) -> RequestEnd {
     RequestEnd::Done {
         done: DoneRequest { name, params, is_call, changes, is_earlier, is_final, answer },
         lasts,
+    }
+}
+
+/// Refuses a text that is longer than any name or request.
+fn bounded(what: &str, text: &str) -> Result<(), Fault> {
+    match text.len() > MAX_TEXT {
+        true => Err(Fault::new(FaultCode::InvalidParams, format!("{what} takes at most {MAX_TEXT} bytes."))),
+        false => Ok(()),
     }
 }
 
