@@ -181,7 +181,7 @@ pub(super) async fn run(
         Inquiry::Describe { .. } | Inquiry::Call { .. } => loaded.remarks().for_each(show::complain),
         _ => tell_faults(&loaded),
     }
-    here(loaded, profile, &asked).await
+    Box::pin(here(loaded, profile, &asked)).await
 }
 
 /// Why a running gateway gave no answer.
