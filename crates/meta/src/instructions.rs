@@ -64,8 +64,9 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
          Whenever a task needs something outside of this chat (files, web, code hosts, databases, mail, \
          calendars, time, memory, any product or API), call search_tools with what the step should do, \
          naming the product if there is one; then execute_tool with the name found. Search once per \
-         step, not for the whole task. get_tool gives a full schema when the signature is not enough. Many calls (loops, pages, joins, \
-         tables) are one script: execute_tool of gateway.run_script.",
+         step, not for the whole task. get_tool gives a full schema when the signature is not enough. \
+         Many calls (loops, pages, joins, tables) are one script: execute_tool of gateway.run_script with \
+         {\"script\": \"return await tools.SERVER.TOOL({...})\"}, in JavaScript.",
     );
     notices.push_str(&facts_notice(facts.unwrap_or_default()));
     let room = caller.limits.max_instructions.saturating_sub(text.len() + notices.len() + FOR_CATEGORIES);

@@ -155,6 +155,8 @@ pub(crate) struct Rows {
 pub(crate) struct Batch {
     pub conditions: Vec<Condition>,
     pub writes: Vec<Write>,
+    /// Whether the call returns before it is on the disk: a power cut may lose it, with nothing later.
+    pub is_quick: bool,
 }
 
 /// What must hold for a batch to be written.

@@ -156,11 +156,20 @@ impl Database {
         &self,
         work: impl FnOnce(&Transaction) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
+        self.with(|connection| written(connection, work))
+    }
+
+    /// The same, without waiting for the disk: a power cut may lose it, and leaves what was before.
+    pub(crate) fn write_quickly<T>(
+        &self,
+        work: impl FnOnce(&Transaction) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
         self.with(|connection| {
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let done = work(&transaction)?;
-            transaction.commit()?;
-            Ok(done)
+            let usual: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
+            connection.pragma_update(None, "synchronous", "normal")?;
+            let done = written(connection, work);
+            connection.pragma_update(None, "synchronous", usual)?;
+            done
         })
     }
 
@@ -175,6 +184,16 @@ impl Database {
         };
         connect().map_err(sqlite(&self.file))
     }
+}
+
+fn written<T>(
+    connection: &mut Connection,
+    work: impl FnOnce(&Transaction) -> rusqlite::Result<T>,
+) -> rusqlite::Result<T> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let done = work(&transaction)?;
+    transaction.commit()?;
+    Ok(done)
 }
 
 /// Why a file cannot be used.

@@ -91,6 +91,24 @@ impl Records {
         Err(too_busy())
     }
 
+    /// Stores parts of a record that this gateway holds, each a name and a body, in one write. The holder
+    /// bounds them: there is no quota here. Quick ones survive the end of the process, but not a power cut,
+    /// until the next write that is not quick.
+    pub async fn put_parts(
+        &self,
+        kind: RecordKind,
+        of: &str,
+        parts: Vec<(String, Value)>,
+        is_quick: bool,
+    ) -> Result<(), StoreError> {
+        let put = |(id, body): (String, Value)| {
+            Write::Put(NewRow::new(Key::new(kind.as_str(), of, id), body.to_string()))
+        };
+        let writes = parts.into_iter().map(put).collect();
+        let batch = Batch { writes, is_quick, ..Batch::default() };
+        self.engine.commit(batch).await.map(drop)
+    }
+
     /// Returns a record as it is now; `None` if the owner has none of this kind with this id.
     pub async fn get(&self, kind: RecordKind, owner: &str, id: &str) -> Result<Option<Record>, StoreError> {
         let row = self.row(&Key::new(kind.as_str(), owner, id)).await?;

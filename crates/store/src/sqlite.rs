@@ -81,7 +81,7 @@ impl SqliteDb {
             let one = format!("{READ_ROWS} WHERE kind = ?1 AND owner = ?2 AND id = ?3");
             // One transaction, so that rows that change together are read together.
             let transaction = connection.transaction()?;
-            let mut statement = transaction.prepare(&one)?;
+            let mut statement = transaction.prepare_cached(&one)?;
             let mut rows = Vec::with_capacity(keys.len());
             for key in keys {
                 let name = [key.table, &key.owner, &key.id];
@@ -170,7 +170,7 @@ impl SqliteDb {
 
     fn commit(&self, batch: &Batch) -> Result<bool, StoreError> {
         let now = sql(self.holder.clock.unix_ms());
-        self.database.write(|transaction| {
+        let write = |transaction: &Transaction| {
             for condition in &batch.conditions {
                 if !holds(transaction, condition)? {
                     return Ok(false);
@@ -178,7 +178,11 @@ impl SqliteDb {
             }
             batch.writes.iter().try_for_each(|write| self.write(transaction, write, now))?;
             Ok(true)
-        })
+        };
+        match batch.is_quick {
+            true => self.database.write_quickly(write),
+            false => self.database.write(write),
+        }
     }
 
     fn write(&self, transaction: &Transaction, write: &Write, now: i64) -> rusqlite::Result<()> {
@@ -202,28 +206,28 @@ impl SqliteDb {
                     config,
                     newest
                 ];
-                transaction.prepare(put)?.execute(row)?;
+                transaction.prepare_cached(put)?.execute(row)?;
             }
             Write::Change { key, body, due } => {
                 let change = "UPDATE records SET body = ?4, due_ms = ?5, revision = revision + 1
                     WHERE kind = ?1 AND owner = ?2 AND id = ?3";
                 let row = params![key.table, key.owner, key.id, body, due.map(sql)];
-                transaction.prepare(change)?.execute(row)?;
+                transaction.prepare_cached(change)?.execute(row)?;
             }
             Write::Hold { key, held } => {
                 let hold = "UPDATE records SET holder = ?4, revision = revision + ?5
                     WHERE kind = ?1 AND owner = ?2 AND id = ?3";
                 let row = params![key.table, key.owner, key.id, number(*held), held];
-                transaction.prepare(hold)?.execute(row)?;
+                transaction.prepare_cached(hold)?.execute(row)?;
             }
             Write::Delete(key) => {
                 let delete = "DELETE FROM records WHERE kind = ?1 AND owner = ?2 AND id = ?3";
-                transaction.prepare(delete)?.execute([key.table, &key.owner, &key.id])?;
+                transaction.prepare_cached(delete)?.execute([key.table, &key.owner, &key.id])?;
             }
             Write::Bump(name) => {
                 let bump = "INSERT INTO counters VALUES (?1, random() & 0x3fffffffffffffff)
                     ON CONFLICT (name) DO UPDATE SET count = count + 1";
-                transaction.prepare(bump)?.execute([name])?;
+                transaction.prepare_cached(bump)?.execute([name])?;
             }
         }
         Ok(())
@@ -332,7 +336,7 @@ fn holds(transaction: &Transaction, condition: &Condition) -> rusqlite::Result<b
     Ok(match condition {
         Condition::Revision(key, revision) => {
             let one = "SELECT revision FROM records WHERE kind = ?1 AND owner = ?2 AND id = ?3";
-            let mut statement = transaction.prepare(one)?;
+            let mut statement = transaction.prepare_cached(one)?;
             let found = statement.query_row([key.table, &key.owner, &key.id], |row| row.get::<_, i64>(0));
             found.optional()?.unwrap_or(0) == sql(*revision)
         }

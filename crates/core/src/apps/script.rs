@@ -1,8 +1,9 @@
 //! Scripts: JavaScript whose calls take the road of every call.
 //!
 //! The script runs in a worker ([`nonet_script`]). Everything that it asks for is carried out here, and each
-//! answer is in the script's record before the script gets it: its ledger. A script that waits for the user,
-//! or that was cut off, runs again from the beginning and gets these answers, so that nothing happens twice.
+//! answer goes into the script's record, its ledger, before anything is sent that may change something. A
+//! script that waits for the user, or that was cut off, runs again from the beginning and gets these answers,
+//! so that nothing happens twice.
 
 mod answer;
 mod drive;

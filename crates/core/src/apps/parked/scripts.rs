@@ -3,13 +3,14 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nonet_base::clock::millis;
 use nonet_config::workflow::StepOutcome;
 use nonet_state::session::Caller;
 use nonet_text::fault::{Fault, FaultCode};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -26,6 +27,16 @@ use crate::{
 /// The maximum size of all answers of one script, in bytes of JSON.
 const MAX_LEDGER: usize = 64 << 20;
 
+/// The longest time for which nothing written waits for the disk: what a power cut may lose.
+const UNSAFE: Duration = Duration::from_millis(100);
+
+/// The turn to write. After an error nothing is written: a later answer is worth nothing without those before.
+struct Writer {
+    failed: Option<String>,
+    /// When the last write was on the disk.
+    safe: Option<Instant>,
+}
+
 /// The record of one script, which this gateway holds once it is stored.
 pub(crate) struct ScriptRecord {
     pub id: String,
@@ -37,9 +48,29 @@ pub(crate) struct ScriptRecord {
     is_stored: OnceCell<()>,
     /// The number of its next question.
     next_question: usize,
+    unkept: Mutex<Vec<(String, Value)>>,
+    writer: tokio::sync::Mutex<Writer>,
 }
 
 impl ScriptRecord {
+    fn of(checkpoints: Checkpoints, by: Option<String>, was_stored: bool, next_question: usize) -> Self {
+        Self {
+            id: checkpoints.id.clone(),
+            by,
+            checkpoints: Arc::new(checkpoints),
+            was_stored,
+            is_stored: OnceCell::new(),
+            next_question,
+            unkept: Mutex::default(),
+            writer: tokio::sync::Mutex::new(Writer { failed: None, safe: None }),
+        }
+    }
+
+    /// Whether something waits to be kept.
+    pub(crate) fn has_unkept(&self) -> bool {
+        !self.unkept.lock().is_empty()
+    }
+
     /// Returns the places of the answers that the script got, each with its number.
     pub(crate) fn answers(&self) -> Vec<(String, u64)> {
         let all = self.checkpoints.before.iter();
@@ -122,9 +153,7 @@ impl ParkedFlows {
     /// Returns the record of a script that begins.
     pub(crate) fn record(&self, caller: &Caller) -> ScriptRecord {
         let id = self.new_id();
-        let checkpoints = Arc::new(self.checkpoints(caller.owner().key(), &id, 0));
-        let (was_stored, is_stored) = (false, OnceCell::new());
-        ScriptRecord { id, by: answerer(caller), checkpoints, was_stored, is_stored, next_question: 0 }
+        ScriptRecord::of(self.checkpoints(caller.owner().key(), &id, 0), answerer(caller), false, 0)
     }
 
     /// Returns the run with this digest that was cut off with its gateway.
@@ -159,17 +188,6 @@ impl ParkedFlows {
             }
         }
         Ok(None)
-    }
-
-    fn record_of(&self, flow: &ParkedFlow, checkpoints: Checkpoints) -> ScriptRecord {
-        ScriptRecord {
-            id: checkpoints.id.clone(),
-            by: flow.by.clone(),
-            next_question: flow.answered.saturating_add(1),
-            checkpoints: Arc::new(checkpoints),
-            was_stored: true,
-            is_stored: OnceCell::new(),
-        }
     }
 
     /// Returns a script that has stopped early, to continue it. Its failed calls are made again.
@@ -213,7 +231,7 @@ impl ParkedFlows {
     }
 
     fn run_of(&self, flow: ParkedFlow, kept: KeptScript, checkpoints: Checkpoints) -> ScriptRun {
-        let record = self.record_of(&flow, checkpoints);
+        let record = ScriptRecord::of(checkpoints, flow.by.clone(), true, flow.answered.saturating_add(1));
         ScriptRun {
             kept: KeptScript { state: ScriptState::Running, open: None, ..kept },
             app_id: flow.app_id,
@@ -273,15 +291,8 @@ impl ParkedFlows {
         run.record.is_stored.get_or_try_init(store).await.map(|_| ())
     }
 
-    /// Keeps an answer before the script gets it.
-    pub(crate) async fn keep_answer(
-        &self,
-        run: &ScriptRun,
-        place: &str,
-        done: &DoneRequest,
-        got: (u64, u64),
-    ) -> Result<(), Fault> {
-        self.store_script(run).await?;
+    /// Notes an answer that the script gets, for [`ParkedFlows::keep_noted`].
+    pub(crate) fn note_answer(&self, run: &ScriptRun, place: &str, done: &DoneRequest, got: (u64, u64)) {
         let mut result = match &*done.answer {
             Ok(value) => json!({ "value": value }),
             Err(error) => json!({ "error": error }),
@@ -300,8 +311,7 @@ impl ParkedFlows {
         let part =
             ParkedStep { outcome, result, calls, got: Some(got), ..ParkedStep::part(place, &done.name) };
         let mut body = json!(part);
-        let checkpoints = &run.record.checkpoints;
-        if !checkpoints.has_room(&body, MAX_LEDGER) {
+        if !run.record.checkpoints.has_room(&body, MAX_LEDGER) {
             // Known to have ended, so that it is not made again.
             let message =
                 format!("`{}` was called, but its result was too large to keep for a later run.", done.name);
@@ -315,20 +325,37 @@ impl ParkedFlows {
             };
             body = json!(part);
         }
-        let kept =
-            keep_part(&checkpoints.records, checkpoints.kind, &run.record.id, place.into(), body).await;
-        kept.map_err(unkept)
+        run.record.unkept.lock().push((place.into(), body));
     }
 
-    /// Notes that a call which changes something is about to be sent.
-    pub(crate) async fn mark_call(&self, run: &ScriptRun, place: &str, tool: &str) -> Result<(), Fault> {
-        self.store_script(run).await?;
-        let checkpoints = &run.record.checkpoints;
+    /// Notes that a call which changes something is about to be sent, for [`ParkedFlows::keep_noted`].
+    pub(crate) fn note_call(&self, run: &ScriptRun, place: &str, tool: &str) {
         let part = ParkedStep { outcome: StepOutcome::Open, calls: 1, ..ParkedStep::part(place, tool) };
-        let body = json!(part);
-        let kept =
-            keep_part(&checkpoints.records, checkpoints.kind, &run.record.id, place.into(), body).await;
-        kept.map_err(unkept)
+        run.record.unkept.lock().push((place.into(), json!(part)));
+    }
+
+    /// Keeps what was noted, in one write. Calls that may change something, questions and the end wait for it,
+    /// so that a run that is repeated knows every answer that had an effect.
+    pub(crate) async fn keep_noted(&self, run: &ScriptRun) -> Result<(), Fault> {
+        let mut writer = run.record.writer.lock().await;
+        if let Some(why) = &writer.failed {
+            return Err(unkept(why.clone()));
+        }
+        if !run.record.has_unkept() {
+            return Ok(());
+        }
+        self.store_script(run).await?;
+        let noted = std::mem::take(&mut *run.record.unkept.lock());
+        let is_quick = writer.safe.is_some_and(|safe| safe.elapsed() < UNSAFE);
+        let Checkpoints { records, kind, .. } = &*run.record.checkpoints;
+        if let Err(error) = records.put_parts(*kind, &run.record.id, noted, is_quick).await {
+            writer.failed = Some(error.to_string());
+            return Err(unkept(error.to_string()));
+        }
+        if !is_quick {
+            writer.safe = Some(Instant::now());
+        }
+        Ok(())
     }
 
     /// Takes the note back: the call was not made.

@@ -8,7 +8,11 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures::{
+    StreamExt,
+    future::{BoxFuture, OptionFuture},
+    stream::FuturesUnordered,
+};
 use nonet_script::{
     frames::{Failure, FromWorker, Op, Progress, Request, ToWorker},
     ledger::Ledger,
@@ -38,6 +42,8 @@ const MAX_REQUESTS: usize = 4 * MAX_CALLS;
 const MAX_WAITING: usize = 64 << 20;
 /// How many bytes of values are remembered for the report of a script that stops early.
 const MAX_NOTED: usize = 16 << 20;
+/// How long answers wait for others to be kept with them.
+const KEEP_AFTER: Duration = Duration::from_millis(20);
 /// How long calls in flight may take to end when their script has failed.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -99,6 +105,7 @@ pub(super) struct Driver<'a> {
     /// How many of them wait until the script does nothing else.
     waiting: AtomicUsize,
     quiet: Notify,
+    keep_soon: Notify,
     held: mpsc::Sender<u64>,
     newly_held: Mutex<Option<mpsc::Receiver<u64>>>,
     done: Mutex<Vec<DoneRequest>>,
@@ -136,6 +143,7 @@ impl<'a> Driver<'a> {
             asking: Mutex::default(),
             waiting: AtomicUsize::new(0),
             quiet: Notify::new(),
+            keep_soon: Notify::new(),
             held,
             newly_held: Mutex::new(Some(newly_held)),
             done: Mutex::default(),
@@ -159,8 +167,18 @@ impl<'a> Driver<'a> {
         std::mem::take(&mut *self.done.lock())
     }
 
-    async fn keep(&self, place: &str, done: &DoneRequest, got: (u64, u64)) -> Result<(), Fault> {
-        self.apps.scripts.keep_answer(self.script, place, done, got).await
+    fn note_answer(&self, place: &str, done: &DoneRequest, got: (u64, u64)) {
+        self.apps.scripts.note_answer(self.script, place, done, got);
+    }
+
+    /// Keeps what was noted so far.
+    pub(super) async fn keep_noted(&self) -> Result<(), Fault> {
+        self.apps.scripts.keep_noted(self.script).await
+    }
+
+    /// Keeps it while the script goes on: for a call that changes nothing.
+    pub(super) fn keep_soon(&self) {
+        self.keep_soon.notify_one();
     }
 
     /// Waits until the script does nothing but wait for the user, so that one question covers all of its
@@ -190,6 +208,7 @@ impl<'a> Driver<'a> {
             ledger,
             newly_held,
             running: FuturesUnordered::new(),
+            keeping: None,
             open: None,
             sent: 0,
             idles: 0,
@@ -211,6 +230,9 @@ enum Event {
     Message(Result<FromWorker, WorkerError>),
     Ended(Box<Ended>),
     Held(u64),
+    /// What was noted is to be kept.
+    Keep,
+    Kept(Result<(), Fault>),
 }
 
 /// The state of the loop.
@@ -220,6 +242,8 @@ struct Turn<'d, 'a> {
     ledger: Ledger,
     newly_held: mpsc::Receiver<u64>,
     running: FuturesUnordered<BoxFuture<'d, Ended>>,
+    /// Writes answers to the store, beside everything else.
+    keeping: Option<BoxFuture<'d, Result<(), Fault>>>,
     /// The first question that waits for the user.
     open: Option<Open>,
     /// How many messages the worker got, and how many times it has said that it waits: one more, if it has
@@ -245,6 +269,11 @@ impl Turn<'_, '_> {
             message = self.worker.read() => Event::Message(message),
             Some(ended) = self.running.next() => Event::Ended(Box::new(ended)),
             Some(id) = self.newly_held.recv() => Event::Held(id),
+            kept = kept(&mut self.keeping) => Event::Kept(kept),
+            () = driver.keep_soon.notified(), if self.keeping.is_none() => Event::Keep,
+            () = tokio::time::sleep(KEEP_AFTER), if self.keeping.is_none() && driver.record.has_unkept() => {
+                Event::Keep
+            }
             () = driver.limit.over() => return Some(ScriptEnd::TimedOut),
             () = driver.caller.cancel.cancelled() => return Some(ScriptEnd::Cancelled),
         };
@@ -252,6 +281,14 @@ impl Turn<'_, '_> {
             Event::Message(message) => self.hear(message),
             Event::Ended(ended) => self.take(*ended).await,
             Event::Held(id) => self.send(ToWorker::Held { id }).await,
+            Event::Keep => {
+                self.keeping = Some(Box::pin(driver.keep_noted()));
+                Ok(())
+            }
+            Event::Kept(kept) => {
+                self.keeping = None;
+                kept.map_err(|fault| ScriptEnd::Fault(Box::new(fault)))
+            }
         };
         if let Err(end) = handled {
             return Some(end);
@@ -343,7 +380,7 @@ impl Turn<'_, '_> {
         Ok(())
     }
 
-    /// Keeps the answer of a request, then passes it on.
+    /// Notes the answer of a request, then passes it on.
     async fn take(&mut self, ended: Ended) -> Result<(), ScriptEnd> {
         let Ended { id, place, size, end } = ended;
         self.bytes = self.bytes.saturating_sub(size);
@@ -356,11 +393,7 @@ impl Turn<'_, '_> {
         };
         let at_ms = self.driver.apps.keeping.clock.unix_ms();
         if lasts {
-            let number = self.ledger.number();
-            self.driver
-                .keep(&place, &done, (number, at_ms))
-                .await
-                .map_err(|fault| ScriptEnd::Fault(Box::new(fault)))?;
+            self.driver.note_answer(&place, &done, (self.ledger.number(), at_ms));
         }
         self.answer(id, done, at_ms).await
     }
@@ -394,12 +427,13 @@ impl Turn<'_, '_> {
         if matches!(end, ScriptEnd::TimedOut | ScriptEnd::Cancelled) {
             driver.cancel.cancel();
         }
+        let keeping = self.keeping.take();
         let rest = async {
             while let Some(Ended { place, end, .. }) = self.running.next().await {
                 if let RequestEnd::Done { done, lasts } = end {
                     let got = (self.ledger.number(), driver.apps.keeping.clock.unix_ms());
-                    if lasts && let Err(fault) = driver.keep(&place, &done, got).await {
-                        tracing::warn!(fault = fault.message, "an answer of a script was not kept");
+                    if lasts {
+                        driver.note_answer(&place, &done, got);
                     }
                     driver.note(done);
                 }
@@ -409,8 +443,17 @@ impl Turn<'_, '_> {
         };
         // Before anything else: those that wait already.
         driver.quiet.notify_waiters();
-        if tokio::time::timeout(GRACE, rest).await.is_err() {
+        let all = async { tokio::join!(rest, OptionFuture::from(keeping)) };
+        if tokio::time::timeout(GRACE, all).await.is_err() {
             driver.cancel.cancel();
+        }
+        // One of them may be about to keep something, and does not go on.
+        self.running.clear();
+        // The record of a script that has returned is not needed any more.
+        if !matches!(end, ScriptEnd::Returned { .. })
+            && let Err(fault) = driver.keep_noted().await
+        {
+            tracing::warn!(fault = fault.message, "answers of a script were not kept");
         }
         match end {
             // The worker can say no more.
@@ -419,6 +462,14 @@ impl Turn<'_, '_> {
             }
             end => end,
         }
+    }
+}
+
+/// Waits for a write to end, or for ever without one.
+async fn kept(keeping: &mut Option<BoxFuture<'_, Result<(), Fault>>>) -> Result<(), Fault> {
+    match keeping {
+        Some(keeping) => keeping.await,
+        None => std::future::pending().await,
     }
 }
 

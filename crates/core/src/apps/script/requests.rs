@@ -198,7 +198,10 @@ impl Driver<'_> {
         if self.halt.is_cancelled() {
             return Ok(CallEnd::refused(&tool.full, &not_run()));
         }
-        if is_marked && let Err(fault) = self.mark(place, &tool.full).await {
+        if is_marked {
+            self.apps.scripts.note_call(self.script, place, &tool.full);
+        }
+        if let Err(fault) = self.keep_noted().await {
             return Ok(CallEnd::refused(&tool.full, &fault));
         }
         let log = Some(RunLog::new(self.record.journal()).part(place));
@@ -261,8 +264,11 @@ impl Driver<'_> {
             if self.halt.is_cancelled() {
                 return Err(not_run());
             }
-            if !prepared.tool.is_repeatable() {
-                self.mark(place, &prepared.tool.full).await?;
+            if prepared.tool.is_repeatable() {
+                self.keep_soon();
+            } else {
+                apps.scripts.note_call(self.script, place, &prepared.tool.full);
+                self.keep_noted().await?;
             }
             Ok((place_of_call, None, cancel.clone()))
         };
@@ -280,11 +286,6 @@ impl Driver<'_> {
             Err(Unready::Fault(fault)) => CallEnd::refused(name, &fault),
         };
         Ok(end)
-    }
-
-    /// Notes that a call which changes something is about to be sent.
-    async fn mark(&self, place: &str, tool: &str) -> Result<(), Fault> {
-        self.apps.scripts.mark_call(self.script, place, tool).await
     }
 
     /// Whether a call was cut off, so that its answer says nothing about it.
