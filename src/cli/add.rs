@@ -267,7 +267,7 @@ async fn start(loaded: LoadedConfig, name: &str, dry_run: bool) -> Result<TrialR
         false => super::gateway(loaded, false),
     };
     gateway.errands.ends_with_client();
-    let here = LocalGateway { gateway: &gateway, seen: gateway.last_seen() };
+    let here = LocalGateway { gateway: &gateway, seen: gateway.publisher.last_seen() };
     let server: Arc<str> = name.into();
     let started = tokio::select! {
         () = here.connect(std::slice::from_ref(&server)) => Ok(()),

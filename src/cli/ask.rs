@@ -340,7 +340,7 @@ async fn here(loaded: LoadedConfig, profile: Option<String>, asked: &InquiryComm
 }
 
 async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &InquiryCommand) -> anyhow::Result<u8> {
-    let here = LocalGateway { gateway, seen: gateway.last_seen() };
+    let here = LocalGateway { gateway, seen: gateway.publisher.last_seen() };
     let all = || here.seen.keys().cloned().collect::<Vec<_>>();
     let first = match &asked.inquiry {
         _ if asked.refresh => all(),

@@ -15,8 +15,8 @@ use clap_complete::{
 };
 use nonet_base::text::clip;
 use nonet_config::{self as config, Config, ValueSources};
-use nonet_core::last_seen;
 use nonet_hosts::HOSTS;
+use nonet_state::last_seen;
 use nonet_text::name;
 
 use super::{

@@ -3,7 +3,8 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use nonet_core::{Gateway, last_seen::LastSeen};
+use nonet_core::Gateway;
+use nonet_state::last_seen::LastSeen;
 use nonet_text::name::fold;
 
 use super::show;
@@ -51,7 +52,7 @@ impl LocalGateway<'_> {
         // A person has more patience than a model: a first start may download.
         let slowest = settings.map(|settings| settings.start_timeout).max().unwrap_or_default();
         show::starting(self.gateway, servers, slowest).await;
-        servers.iter().for_each(|server| self.gateway.note_failure(server));
+        servers.iter().for_each(|server| self.gateway.publisher.note_failure(server));
         self.gateway.publisher.published().await;
     }
 

@@ -5,8 +5,8 @@ use std::{io::IsTerminal, time::Duration};
 use anyhow::Context;
 use clap::Args;
 use nonet_config::{Config, Grant, ServerSettings};
-use nonet_core::last_seen;
 use nonet_servers::oauth::{Callback, SignIn, SignInError, SignInPlace, SignInRecord, SignInRequest, Vault};
+use nonet_state::last_seen;
 use nonet_store as store;
 use tokio::{sync::mpsc, time::timeout};
 

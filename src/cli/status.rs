@@ -153,8 +153,8 @@ fn last_known(
     let disabled = loaded.config.servers.iter().filter(|(_, server)| !server.enabled);
     let disabled: Vec<String> = disabled.map(|(name, _)| name.to_string()).collect();
     let gateway = super::gateway(loaded, false);
-    let counts = gateway.last_counts();
-    let servers = gateway.last_seen().into_iter().map(|(name, seen)| {
+    let counts = gateway.publisher.last_counts();
+    let servers = gateway.publisher.last_seen().into_iter().map(|(name, seen)| {
         let listed = seen.listed.zip(counts.get(&name));
         let (failed_s, last_error) = seen.failed.map(|(age, error)| (age.as_secs(), error)).unzip();
         ServerStatus {

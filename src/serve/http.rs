@@ -379,7 +379,7 @@ impl Doors {
                 }
             }
         };
-        let programs = tokio::time::timeout_at(until, self.gateway.hand_programs_over());
+        let programs = tokio::time::timeout_at(until, self.gateway.servers.hand_programs_over(cluster));
         let _ = futures::join!(sessions, programs);
         while self.gateway.servers.calls_in_flight() > 0 && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -13,7 +13,7 @@ use axum::{
 use dashmap::DashMap;
 use http::{Method, StatusCode};
 use nonet_base::json::set_member;
-use nonet_core::{Gateway, RELAYS};
+use nonet_core::Gateway;
 use nonet_peer::{
     Answered, Handler,
     client::{ClientPeer, ClientWay},
@@ -30,6 +30,7 @@ use nonet_servers::{
         InputReplies, InputRequests, LogLevel, ProgressSink, QuestionTurns, RelayedCall,
     },
 };
+use nonet_state::placing::RELAYS;
 use nonet_text::results::CallResult;
 use nonet_wire::{self as wire, Message, SizeLimit, off_thread};
 use parking_lot::Mutex;
@@ -90,7 +91,9 @@ impl Relays {
         if let Some(refusal) = listen::refusal_of_proven(request.extensions()) {
             return refusal;
         }
-        let Some(connection) = self.gateway.placed_here(server) else { return elsewhere::misdirected() };
+        let Some(connection) = self.gateway.servers.placed_here(server) else {
+            return elsewhere::misdirected();
+        };
         let id = headers::session_id(request.headers()).map(String::from);
         let session = id.as_ref().and_then(|id| self.sessions.get(id).map(|session| session.clone()));
         // A program under another configuration is a different server.

@@ -19,6 +19,7 @@ mod groups;
 pub mod keyring;
 mod left_out;
 mod limits;
+mod losses;
 mod one_server;
 mod outline;
 mod paths;
@@ -67,6 +68,7 @@ pub use groups::{
 };
 pub use left_out::UnusableEntry;
 pub use limits::LimitSettings;
+pub use losses::losses;
 pub use nonet_api::tools::{OnChange, Policy, Risk};
 pub use one_server::toml_value;
 pub use one_server::{OneServer, server_of};

@@ -26,12 +26,10 @@ pub mod inquiry;
 mod inspect;
 mod interrupt;
 mod keeping;
-pub mod last_seen;
 mod learn;
 mod limiting;
 mod looking;
 mod observing;
-mod placing;
 mod prompts_resources;
 mod publish;
 mod questions;
@@ -40,7 +38,6 @@ mod reload;
 pub mod run;
 mod runtime_servers;
 mod scheduling;
-mod signing_in;
 mod skills;
 pub mod status;
 mod ties;
@@ -97,7 +94,6 @@ use guides::Guides;
 pub use interrupt::Interrupt;
 pub use keeping::Keeping;
 pub use observing::Observing;
-pub use placing::RELAYS;
 pub use prompts_resources::{FollowedResource, ListPage};
 pub(crate) use questions::AskArguments;
 pub use questions::{ChatQuestion, Room};
@@ -285,8 +281,8 @@ impl Gateway {
         }
         self.publisher.start_embedder(&self.servers.config().embedder);
         let is_first = self.servers.start(&updates);
-        if is_first {
-            self.keep_places();
+        if is_first && let Some(cluster) = &self.keeping.cluster {
+            self.servers.keep_places(cluster.clone());
         }
         if is_first && !self.publisher.is_without_embedder() {
             let gateway = self.clone();

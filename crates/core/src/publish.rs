@@ -255,7 +255,7 @@ impl Gateway {
         }
         let old = known.get(&server).filter(|old| old.session.is_none() || old.connection == new.connection);
         if let Some(old) = old.filter(|old| old.raw == new.raw) {
-            self.note_listed(&server);
+            self.publisher.note_listed(&server);
             fresh.insert(server.clone());
             // The comparison with the pins remains valid.
             (new.raw, new.listing, new.checked) = (old.raw.clone(), old.listing.clone(), old.checked.clone());

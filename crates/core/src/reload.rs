@@ -5,8 +5,6 @@
 //! calls in flight have ended; its replacement starts at once. An unusable file changes nothing. A file that
 //! loses protection (`losses`) changes nothing until the user accepts it.
 
-mod losses;
-
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -17,7 +15,8 @@ use std::{
 use nonet_api::notice::Notice;
 use nonet_base::text::clip;
 use nonet_config::{
-    self as config, BearerToken, Config, FileTrust, LoadError, LoadedConfig, keyring, secrets_file, shell,
+    self as config, BearerToken, Config, FileTrust, LoadError, LoadedConfig, keyring, losses, secrets_file,
+    shell,
 };
 use nonet_parts::rates::Rates;
 use nonet_servers::downstream::ServerUpdate;
@@ -27,7 +26,6 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-pub(super) use self::losses::losses;
 use super::{Gateway, WorldChanges};
 
 /// How long a file must stay unchanged before it is read: editors write in several steps.

@@ -11,7 +11,7 @@ use nonet_servers::downstream::{Connection, ConnectionState, Remedy, likely_caus
 
 use super::Gateway;
 use crate::gate::Gate;
-use nonet_state::session::Caller;
+use nonet_state::{placing::runs_at, session::Caller};
 
 /// How many marked tools of one server the live page shows.
 const MOST_MARKED: usize = 20;
@@ -91,7 +91,7 @@ impl Gateway {
             let mut status = ServerStatus {
                 tools: Some(gate.catalog().servers().get(name).map_or(0, |entry| entry.tools.len())),
                 restarts: self.observing.metrics.restarts(name),
-                runs_at: self.runs_at(connection),
+                runs_at: runs_at(self.keeping.cluster.as_deref(), connection),
                 live: is_live.then(|| self.live_status_of(gate, connection)),
                 ..status_of(connection)
             };

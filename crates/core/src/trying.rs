@@ -6,16 +6,13 @@ use std::{sync::Arc, time::Duration};
 use futures::future::join_all;
 use nonet_api::{servers::TrialView, status::ServerState};
 use nonet_base::text::clip;
-use nonet_config::{Config, ServerSettings, shell};
+use nonet_config::{Config, ServerSettings, losses, shell};
 use nonet_hosts::FileChange;
 use nonet_servers::downstream::{ConnectionState, Remedy, ServerUpdate, likely_cause};
 use nonet_store::reloads::{ReloadDesk, ReloadRequest, text_hash};
 use tokio::sync::mpsc;
 
-use super::{
-    Gateway,
-    reload::{TextState, losses},
-};
+use super::{Gateway, reload::TextState};
 
 /// How long the gateway may take to apply a changed file.
 const TAKE_UP: Duration = Duration::from_secs(10);

@@ -390,7 +390,7 @@ async fn act(
             tell(&gateway, &action, &name);
             Ok(done())
         }
-        "login" => match gateway.begin_sign_in(&name).await {
+        "login" => match gateway.servers.begin_sign_in(&name).await {
             Ok(address) => {
                 tell(&gateway, &action, &name);
                 Ok(answer(StatusCode::OK, &SignInAddress { address }))

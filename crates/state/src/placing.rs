@@ -20,8 +20,7 @@ use nonet_store::{LeaseClaim, Replica};
 use sha2::{Digest, Sha256};
 use tokio::{select, time::sleep};
 
-use super::Gateway;
-use nonet_state::world::World;
+use crate::{servers::Servers, world::World};
 
 /// The path of a server's program on the replica that runs it, without the server's name.
 pub const RELAYS: &str = "/cluster/servers";
@@ -52,20 +51,19 @@ struct Program {
     free_since: Option<Instant>,
 }
 
-impl Gateway {
+impl Servers {
     /// Maintains the places of programs until the gateway stops.
-    pub(super) fn keep_places(self: &Arc<Self>) {
-        let Some(cluster) = self.keeping.cluster.clone() else { return };
-        let gateway = self.clone();
-        self.servers.life.tasks.spawn(async move {
+    pub fn keep_places(self: &Arc<Self>, cluster: Arc<Cluster>) {
+        let servers = self.clone();
+        self.life.tasks.spawn(async move {
             let mut placing = PlacementState { cluster, programs: BTreeMap::new(), gone: None };
-            let (mut reloads, stop) = (gateway.servers.reloads(), gateway.servers.stopping().clone());
+            let (mut reloads, stop) = (servers.reloads(), servers.stopping().clone());
             loop {
-                placing.look(&gateway.servers.world()).await;
+                placing.look(&servers.world()).await;
                 let wait = if placing.is_settled() { LOOK } else { LOOK_AGAIN };
                 select! {
                     () = sleep(wait) => {}
-                    () = gateway.servers.around.placements.has_trouble() => sleep(PAUSE).await,
+                    () = servers.around.placements.has_trouble() => sleep(PAUSE).await,
                     _ = reloads.changed() => {}
                     () = stop.cancelled() => return,
                 }
@@ -74,8 +72,7 @@ impl Gateway {
     }
 
     /// Hands programs over to other replicas that may run them. Returns once the programs have stopped here.
-    pub async fn hand_programs_over(&self) {
-        let Some(cluster) = &self.keeping.cluster else { return };
+    pub async fn hand_programs_over(&self, cluster: &Cluster) {
         let own = cluster.replicas().number();
         loop {
             let known = cluster.replicas().known();
@@ -86,31 +83,29 @@ impl Gateway {
                 let placement = &connection.settings().placement;
                 is_here && known.iter().any(|other| other.number != own && is_fit(other, placement))
             };
-            if !self.servers.connections().values().any(stays) {
+            if !self.connections().values().any(stays) {
                 return;
             }
-            self.servers.around.placements.look_soon();
+            self.around.placements.look_soon();
             sleep(PAUSE).await;
         }
     }
 
     /// Returns the connection to a program that this replica runs for others.
     pub fn placed_here(&self, server: &str) -> Option<Arc<Connection>> {
-        let world = self.servers.world();
+        let world = self.world();
         let connection = world.connections.get(server)?;
         let place = connection.placed()?.get();
         matches!(place, ProgramPlace::Here | ProgramPlace::Leaving).then(|| connection.clone())
     }
+}
 
-    /// Returns the name of the replica that runs a server's program for all.
-    pub(super) fn runs_at(&self, connection: &Connection) -> Option<String> {
-        match connection.placed()?.get() {
-            ProgramPlace::Unknown => None,
-            ProgramPlace::Here | ProgramPlace::Leaving => {
-                Some(self.keeping.cluster.as_ref()?.replicas().name().into())
-            }
-            ProgramPlace::At(holder) => Some(holder.name.clone()),
-        }
+/// Returns the name of the replica that runs a server's program for all.
+pub fn runs_at(cluster: Option<&Cluster>, connection: &Connection) -> Option<String> {
+    match connection.placed()?.get() {
+        ProgramPlace::Unknown => None,
+        ProgramPlace::Here | ProgramPlace::Leaving => Some(cluster?.replicas().name().into()),
+        ProgramPlace::At(holder) => Some(holder.name.clone()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nonet_config::{
+use crate::{
     ApproveBy, Config, NewServers, OnLeak, Policy, Profile, ServerSettings, ToolOverride, Transport,
 };
 
@@ -13,7 +13,7 @@ const MANY: usize = 3;
 const NAMED: usize = 5;
 
 /// Returns what the new configuration loses, with the names of the keys.
-pub(crate) fn losses(old: &Config, new: &Config) -> Vec<String> {
+pub fn losses(old: &Config, new: &Config) -> Vec<String> {
     let mut lost = Vec::new();
     let is_open = |config: &Config| !config.guarded && config.gateway.allow_without_tokens;
     if is_open(new) && !is_open(old) {
@@ -146,7 +146,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use nonet_config as config;
+    use crate as config;
 
     const FULL: &str = "[gateway]\ntokens = ['an-owners-token-of-32-characters']\n\
         [servers.a]\ncommand = 'x'\nblocked_tools = ['rm_*']\npolicy = 'approve'\n\

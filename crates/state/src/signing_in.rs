@@ -1,24 +1,24 @@
 //! A sign-in that starts on the page: the browser opens an address, and returns to this machine.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use nonet_config::Grant;
 use nonet_servers::oauth::{Callback, SignIn, SignInError, SignInPlace, SignInRecord, SignInRequest};
 
-use super::Gateway;
+use crate::servers::Servers;
 
 /// How long the sign-in server may take to provide the address, and how long the user may take for the rest.
 const BEGIN: Duration = Duration::from_secs(30);
 const RETURN: Duration = Duration::from_secs(300);
 
-impl Gateway {
+impl Servers {
     /// Starts the sign-in to a server. Returns the address to open; the rest happens when the browser
     /// returns. Fails with the reason why the sign-in cannot start.
-    pub async fn begin_sign_in(self: &Arc<Self>, server: &str) -> Result<String, String> {
-        let config = self.servers.config();
+    pub async fn begin_sign_in(&self, server: &str) -> Result<String, String> {
+        let config = self.config();
         let settings = config.servers.iter().find(|(name, _)| name.as_str() == server);
         let (_, settings) = settings.ok_or_else(|| format!("there is no server `{server}`"))?;
-        let vault = self.servers.around.vault.as_ref();
+        let vault = self.around.vault.as_ref();
         let vault = vault.ok_or("there is no folder to store the sign-in in; set XDG_STATE_HOME")?;
         let SignInPlace { url, headers, oauth, entry } = SignInPlace::of(server, settings, vault)?;
         if oauth.grant != Grant::AuthorizationCode {
@@ -51,8 +51,8 @@ impl Gateway {
             }
         };
         let address = begun.address.clone();
-        let (server, stop) = (server.to_string(), self.servers.stopping().clone());
-        self.servers.life.tasks.spawn(async move {
+        let (server, stop) = (server.to_string(), self.stopping().clone());
+        self.life.tasks.spawn(async move {
             let ended = tokio::select! {
                 ended = tokio::time::timeout(RETURN, come_back(&begun, &mut callback)) => ended,
                 () = stop.cancelled() => return,

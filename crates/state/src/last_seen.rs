@@ -17,8 +17,7 @@ use nonet_config::ServerSettings;
 use nonet_servers::downstream::{ConnectionState, Remedy};
 use serde_json::Value;
 
-use super::Gateway;
-use nonet_state::lists;
+use crate::{lists, publisher::Publisher};
 
 /// How long a failure counts. Until then, a server without a list is not retried.
 const FAILURE_AGE: Duration = Duration::from_secs(600);
@@ -34,7 +33,7 @@ pub struct LastSeen {
     pub failed: Option<(Duration, String)>,
 }
 
-impl Gateway {
+impl Publisher {
     /// Returns what is known about each enabled server.
     pub fn last_seen(&self) -> BTreeMap<Arc<str>, LastSeen> {
         let now = nonet_base::clock::system_time();
@@ -42,7 +41,7 @@ impl Gateway {
         // An edit of the file may have fixed the server.
         let edited = fs::metadata(&self.servers.config().file).and_then(|file| file.modified()).ok();
         let seen = |name: &Arc<str>, settings: &ServerSettings| {
-            let Some(folder) = self.publisher.folder() else { return LastSeen::default() };
+            let Some(folder) = self.folder() else { return LastSeen::default() };
             let list = lists::path(folder, name, settings);
             let listed = modified(&list);
             let failed = modified(&failure_of(&list))
@@ -60,7 +59,7 @@ impl Gateway {
 
     /// Counts the tools that each enabled server listed last.
     pub fn last_counts(&self) -> BTreeMap<Arc<str>, usize> {
-        let Some(folder) = self.publisher.folder() else { return BTreeMap::new() };
+        let Some(folder) = self.folder() else { return BTreeMap::new() };
         let connections = self.servers.connections();
         let counts = connections.iter().filter_map(|(name, connection)| {
             Some((name.clone(), lists::read(folder, name, &connection.settings())?.tools.len()))
@@ -79,7 +78,7 @@ impl Gateway {
             ConnectionState::Starting => "it did not start in time".into(),
             ConnectionState::Ready { .. } | ConnectionState::Stopped => return,
         };
-        let Some(folder) = self.publisher.folder() else { return };
+        let Some(folder) = self.folder() else { return };
         let file = failure_of(&lists::path(folder, server, &connection.settings()));
         let kept = file.parent().map_or(Ok(()), fs::create_dir_all);
         if let Err(error) = kept.and_then(|()| fs::write(&file, clip(&reason, MAX_REASON))) {
@@ -88,9 +87,9 @@ impl Gateway {
     }
 
     /// Marks the kept list of a server as current.
-    pub(super) fn note_listed(&self, server: &str) {
+    pub fn note_listed(&self, server: &str) {
         let (Some(folder), Some(connection)) =
-            (self.publisher.folder(), self.servers.connections().get(server).cloned())
+            (self.folder(), self.servers.connections().get(server).cloned())
         else {
             return;
         };
