@@ -12,7 +12,7 @@ use regex::Regex;
 use toml_edit::{DocumentMut, TableLike};
 
 /// The longest crate, in lines of code and comments without tests.
-const MAX_CRATE: usize = 22_500;
+const MAX_CRATE: usize = 20_000;
 
 /// Names, and what each uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;

@@ -11,8 +11,7 @@ use nonet_servers::{
     catalog::Tool,
     downstream::{ConnectionState, DocumentReport, Reach, net_text},
 };
-use nonet_state::session::Caller;
-use nonet_state::unmatched::UnmatchedRule;
+use nonet_state::{session::Caller, unmatched::UnmatchedRule};
 use nonet_text::{name::RESERVED, results::json_len};
 use serde::Serialize;
 use serde_json::{Value, json};

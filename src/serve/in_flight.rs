@@ -2,21 +2,22 @@
 //!
 //! A client of the session era gets servers' requests while its own request is in flight. A client of the
 //! stateless era gets an unfinished result and repeats the request with the answers (SEP-2322); until then
-//! the request waits in the room (`state/asking`), under a handle that is valid once, for the same request
+//! the request waits in the room (`state/waiting_room`), under a handle that is valid once, for the same request
 //! and owner.
 
 use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use nonet_base::json::set_member;
-use nonet_core::{Gateway, Room};
+use nonet_core::Gateway;
 use nonet_meta::{self as meta, MetaAnswer};
 use nonet_parts::jobs::{self, JobOwner};
 use nonet_peer::{client::ClientWay, request::RequestContext};
 use nonet_servers::downstream::{ClientChannel, ClientMessage, InputReplies, InputRequests, LogLevel};
 use nonet_state::{
-    asking::{PARKED_FOR, ServerQuestion},
+    questions::Room,
     session::{Caller, Session},
+    waiting_room::{PARKED_FOR, ServerQuestion},
 };
 use parking_lot::Mutex;
 use rmcp::{

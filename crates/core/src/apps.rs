@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{FutureExt, future::BoxFuture};
+use futures::{FutureExt, TryFutureExt, future::BoxFuture};
 use nonet_api::notice::Notice;
 use nonet_base::{clock::millis, text::clip, turns::Turns};
 use nonet_config::{APPS_DEEP, App, AppKind, Config, Step, StepKind};
@@ -37,11 +37,15 @@ use super::{
     },
     graph::{ActionResult, OpenQuestion, RunLog},
     interrupt::Interrupt,
-    questions::{ApprovalRequest, HeldCall},
 };
 use crate::gate::{Gate, may_not_be_used};
 use nonet_state::{
-    faults::error_of, grants::RunApproval, publisher::Publisher, servers::Servers, session::Caller,
+    faults::error_of,
+    grants::RunApproval,
+    publisher::Publisher,
+    questions::{ApprovalRequest, CallRequest, HeldCall},
+    servers::Servers,
+    session::Caller,
 };
 
 /// How long an app may take by default, and at most.
@@ -136,11 +140,6 @@ impl AppArguments {
         let timeout = Some(millis(timeout.unwrap_or(MAX_TIMEOUT)).div_ceil(1_000));
         let waiting = Some(waiting);
         Self { app_id: Some(app.into()), input, timeout, log, waiting, ..Self::default() }
-    }
-
-    /// Returns the app's input.
-    pub(super) fn input(&self) -> &Value {
-        &self.input
     }
 }
 
@@ -364,10 +363,17 @@ impl Apps {
         let asks = |asked: ApprovalRequest, _| {
             if app.waiting.is_some() {
                 // The run around the app may have further calls.
-                return self.asking.ask_in_run(caller, None, asked.of_calls(1, true, &[])).boxed();
+                let asked = self.asking.ask_in_run(caller, None, asked.of_calls(1, true, &[]));
+                return asked.map_err(Unready::Open).boxed();
             }
-            let held = AppArguments::new(app.id.clone(), input.clone());
-            let held = HeldCall::App(Box::new(held.handed_out(app.handing.clone(), Some(app.timeout))));
+            let held = HeldCall::App(Box::new(CallRequest {
+                name: app.id.clone(),
+                params: input.clone(),
+                timeout: Some(app.timeout),
+                background: app.handing.background,
+                select: app.handing.select.clone(),
+                verbatim: false,
+            }));
             ready(Err(self.asking.questions.hold(caller, asked, held).into())).boxed()
         };
         let (params, found) = (CallParams::Literal(&input), Some(Ok((gate, tool))));

@@ -11,7 +11,6 @@ use std::{
         Arc, LazyLock, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use futures::FutureExt;
@@ -30,47 +29,31 @@ use nonet_text::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
+pub use nonet_state::questions::CallRequest;
+
 pub(crate) use self::{
     prepare::{PrepareError, PreparedCall, in_text, needs_user, still_the_same, unknown},
     road::{AnswerWait, CallInFlight, CallParams, CallPlan, RecordedCall, Unready, waits_for_user},
     send::CallOutcome,
 };
-use super::{
-    AppArguments,
-    apps::AnswerMode,
-    interrupt::Interrupt,
-    questions::{ApprovalRequest, HeldCall},
-    run::handed_out,
-};
+use super::{AppArguments, apps::AnswerMode, interrupt::Interrupt, run::handed_out};
 use crate::{
     builtin,
     calls::Calls,
     gate::{Gate, with_the_near_call},
 };
-use nonet_state::{faults::wrong_filter, mailbox::clean_all, session::Caller};
+use nonet_state::{
+    faults::wrong_filter,
+    mailbox::clean_all,
+    questions::{ApprovalRequest, HeldCall},
+    session::Caller,
+};
 
 /// Nonet's own tools whose results are a server's.
 const PASSED_ON: [&str; 2] = ["background_run", "read_resource"];
 
 /// The name under which calls of all sessions' own servers are counted.
 pub(super) static OF_SESSIONS: LazyLock<Arc<str>> = LazyLock::new(|| "(of sessions)".into());
-
-/// A call as requested.
-#[derive(Clone, Debug, Default)]
-pub struct CallRequest {
-    /// The tool, under any of its names.
-    pub name: String,
-    /// The params as received.
-    pub params: Value,
-    /// The hard limit, if the caller set one.
-    pub timeout: Option<Duration>,
-    /// Whether to run the call in the background from the start.
-    pub background: bool,
-    /// A jq filter for the result.
-    pub select: Option<String>,
-    /// Whether to return the server's result unchanged.
-    pub verbatim: bool,
-}
 
 impl Calls {
     /// Makes a call. Returns the server's `CallToolResult`, or the handle of a call that continues in the

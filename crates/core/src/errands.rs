@@ -35,16 +35,14 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::{sync::Semaphore, time::Instant};
 
-use super::{
-    call::{
-        CallParams, CallPlan, PrepareError, PreparedCall, RecordedCall, Unready, needs_user, text_result,
-    },
-    questions::ApprovalRequest,
+use super::call::{
+    CallParams, CallPlan, PrepareError, PreparedCall, RecordedCall, Unready, needs_user, text_result,
 };
 use crate::{Apps, Calls, Keeping, Observing, gate::Gate, runtime_servers};
 use nonet_state::{
     outward::NoticeDelivery,
     publisher::Publisher,
+    questions::ApprovalRequest,
     servers::Servers,
     session::{Caller, Session, TaskMode},
     sessions::Sessions,

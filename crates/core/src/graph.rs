@@ -6,7 +6,6 @@
 mod action;
 mod each;
 mod journal;
-mod limit;
 mod report;
 
 use std::{
@@ -43,7 +42,6 @@ pub(super) use self::{
     action::{ActionResult, OpenQuestion, RunTurn},
     each::ItemCounts,
     journal::{Journal, MemoryJournal, RunLog, digest, place},
-    limit::Limit,
     report::RunProgress,
 };
 use super::{
@@ -56,6 +54,7 @@ use crate::apps::Apps;
 use nonet_state::{
     faults::error_of,
     grants::RunGrants,
+    limit::Limit,
     session::{Caller, TaskMode},
 };
 

@@ -7,9 +7,7 @@
 
 mod absent;
 mod agenda;
-mod approving;
 mod apps;
-mod asking;
 mod auditing;
 mod builtin;
 pub mod call;
@@ -32,7 +30,6 @@ mod looking;
 mod observing;
 mod prompts_resources;
 mod publish;
-mod questions;
 mod recording;
 mod reload;
 pub mod run;
@@ -81,8 +78,8 @@ use parking_lot::Mutex;
 use apps::parked::ParkedFlows;
 pub use apps::{AppArguments, Apps};
 pub use builtin::WorkSummary;
+pub(crate) use nonet_state::{asking::Asking, questions::AskArguments};
 
-pub use asking::Asking;
 pub use calls::Calls;
 pub use discover::{BrowseArguments, SearchArguments};
 use errands::ErrandTable;
@@ -95,8 +92,6 @@ pub use interrupt::Interrupt;
 pub use keeping::Keeping;
 pub use observing::Observing;
 pub use prompts_resources::{FollowedResource, ListPage};
-pub(crate) use questions::AskArguments;
-pub use questions::{ChatQuestion, Room};
 use reload::Texts;
 pub use skills::SkillArguments;
 pub use trying::{ServerTrial, TrialResult};

@@ -17,13 +17,15 @@ use nonet_text::{
 use rmcp::model::{CompleteRequestParams, ErrorCode, ErrorData, Reference};
 use serde_json::{Map, Value, json};
 
-use super::{
-    call::{CallRequest, PrepareError},
-    inspect::ContentInTransit,
-    questions::HeldCall,
-};
+use super::{call::CallRequest, inspect::ContentInTransit};
 use crate::{calls::Calls, gate::Gate};
-use nonet_state::{grants::RequiredApproval, links, mail::Follower, session::Caller};
+use nonet_state::{
+    grants::RequiredApproval,
+    links,
+    mail::Follower,
+    questions::{ApprovalOutcome, HeldCall},
+    session::Caller,
+};
 
 /// How much of a URI is shown, in characters.
 const SHOWN_URI: usize = 200;
@@ -189,10 +191,9 @@ impl Calls {
             let written = Value::Object(params.clone());
             let by = Gate::of(&self.publisher, &caller.session).approve_by(&server);
             let asked = RequiredApproval { rule, written, own: Some(question), by };
-            match self.asking.approve(caller, tool, &params, asked).await {
-                Ok(_) => {}
-                Err(PrepareError::Fault(fault)) => return Err(*fault),
-                Err(PrepareError::Asks(unasked)) => {
+            match self.asking.approve(caller, tool, &params, asked).await? {
+                ApprovalOutcome::By(_) => {}
+                ApprovalOutcome::Unasked(unasked) => {
                     let (name, params) = (tool.full.to_string(), unasked.written.clone());
                     let held = CallRequest { name, params, ..CallRequest::default() };
                     return Err(self.asking.questions.hold(caller, *unasked, HeldCall::Tool(Box::new(held))));

@@ -21,10 +21,9 @@ use serde_json::{Map, Value, json};
 use super::{
     Gateway,
     builtin::watch as watches,
-    questions::SettledQuestion,
     scheduling::{schedule_in_full, schedule_in_list},
 };
-use nonet_state::faults::of_store;
+use nonet_state::{faults::of_store, questions::SettledQuestion};
 
 /// How many of each kind are listed.
 const LISTED: usize = 100;

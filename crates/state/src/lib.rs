@@ -1,13 +1,15 @@
-//! The state of a gateway: its sessions, its world of servers, the snapshot of what they offer, the gate that
-//! says what a caller may see, and the notices that wait for clients. The operations on it are in
-//! `nonet-core`.
+//! The state of a gateway: its sessions, its world of servers and where their programs run, the snapshot of
+//! what they offer, the questions to the user, and the notices that wait for clients. The operations that make
+//! calls are in `nonet-core`.
 
+mod approving;
 pub mod asking;
 pub mod faults;
 pub mod feed;
 pub mod grants;
 pub mod known_secrets;
 pub mod last_seen;
+pub mod limit;
 pub mod links;
 pub mod lists;
 pub mod mail;
@@ -15,6 +17,7 @@ pub mod mailbox;
 pub mod outward;
 pub mod placing;
 pub mod publisher;
+pub mod questions;
 pub mod servers;
 pub mod session;
 pub mod sessions;
@@ -22,4 +25,5 @@ mod signing_in;
 pub mod snapshot;
 pub mod trust;
 pub mod unmatched;
+pub mod waiting_room;
 pub mod world;

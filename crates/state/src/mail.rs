@@ -22,9 +22,9 @@ use serde_json::Value;
 use tokio::sync::{OnceCell, broadcast, mpsc, oneshot};
 
 use self::unwritten::WriteBacklog;
-use crate::outward::NoticeDelivery;
 use crate::{
     mailbox::Letter,
+    outward::NoticeDelivery,
     servers::Lifetime,
     session::{Caller, Session},
 };

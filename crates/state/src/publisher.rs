@@ -29,10 +29,10 @@ use tokio::{
     task::AbortHandle,
 };
 
-use crate::snapshot::Snapshot;
 use crate::{
     lists,
     servers::Servers,
+    snapshot::Snapshot,
     trust::CheckBasis,
     world::{World, names_of},
 };

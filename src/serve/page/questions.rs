@@ -12,10 +12,10 @@ use axum::{
 use bytes::Bytes;
 use futures::future::join_all;
 use http::StatusCode;
-use nonet_core::{Gateway, Room};
+use nonet_core::Gateway;
 use nonet_parts::approvals::AnswerError;
 use nonet_servers::downstream::{ClientChannel, ClientMessage, InputReplies, InputRequests};
-use nonet_state::{asking::ServerQuestion, session::Session};
+use nonet_state::{questions::Room, session::Session, waiting_room::ServerQuestion};
 use serde_json::json;
 use tokio::{
     sync::{mpsc, oneshot},

@@ -51,15 +51,18 @@ pub(crate) use self::{
 use crate::{
     AskArguments, ParallelArguments,
     apps::{
-        Apps,
+        AnswerMode, AppArguments, Apps,
         script::{self, KeptScript, RUN_SCRIPT, ScriptState},
     },
     call::{answer_of, text_result},
     graph::{ActionResult, ItemCounts, Journal as _, MemoryJournal, OpenQuestion},
     interrupt::Interrupt,
-    questions::{AskOutcome, HeldCall, Question, no_question},
 };
-use nonet_state::{grants::RunApproval, session::Caller};
+use nonet_state::{
+    grants::RunApproval,
+    questions::{AskOutcome, CallRequest, HeldCall, Question, no_question},
+    session::Caller,
+};
 
 /// How long a workflow waits for its answer.
 const AGE: Duration = Duration::from_secs(24 * 3_600);
@@ -442,7 +445,12 @@ impl Apps {
         match self.asking.questions.ask_user(caller, arguments).await? {
             AskOutcome::Answer(answer) => Ok(answer_of(&answer).into()),
             AskOutcome::Run(HeldCall::Tool(request)) => self.calls.execute(caller, *request).await,
-            AskOutcome::Run(HeldCall::App(app)) => Ok(self.call_app(caller, *app).await?.into()),
+            AskOutcome::Run(HeldCall::App(app)) => {
+                let CallRequest { name, params, timeout, background, select, verbatim: _ } = *app;
+                let app =
+                    AppArguments::new(name, params).handed_out(AnswerMode { background, select }, timeout);
+                Ok(self.call_app(caller, app).await?.into())
+            }
         }
     }
 

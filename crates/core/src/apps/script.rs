@@ -29,6 +29,7 @@ use nonet_script::{frames::Start, names, process::Worker};
 use nonet_servers::{downstream::ProgressSink, policy::PolicyVerdict};
 use nonet_state::{
     grants::RunGrants,
+    limit::Limit,
     session::{Caller, TaskMode},
 };
 use nonet_text::{
@@ -45,7 +46,7 @@ use super::{
     parked::{ScriptRecord, answerer, digest_of},
     unknown_app,
 };
-use crate::{graph::Limit, interrupt::Interrupt, run::Run};
+use crate::{interrupt::Interrupt, run::Run};
 
 /// The own tool that runs a script.
 pub(crate) const RUN_SCRIPT: &str = "run_script";

@@ -28,16 +28,16 @@ use crate::{
     apps::Apps,
     call::{text_result, unknown},
     graph::{
-        ActionResult, CONCURRENCY, Limit, MemoryJournal, PlanRun, RunLog, RunOutcome, RunProgress,
-        TemplateValues, digest, refused_plan,
+        ActionResult, CONCURRENCY, MemoryJournal, PlanRun, RunLog, RunOutcome, RunProgress, TemplateValues,
+        digest, refused_plan,
     },
     interrupt::Interrupt,
-    questions,
     run::Run,
 };
 use nonet_state::{
     faults::{error_of, why},
     grants::RunGrants,
+    limit::Limit,
     session::Caller,
 };
 
@@ -279,7 +279,7 @@ impl Apps {
                 Some(_) => {}
             },
             CallKind::Ask if template::names(&call.params).is_empty() => {
-                questions::check(&AskArguments::of_step(&call.id, call.params.clone(), None)?)?;
+                nonet_state::questions::check(&AskArguments::of_step(&call.id, call.params.clone(), None)?)?;
             }
             CallKind::Ask => {}
         }

@@ -14,6 +14,7 @@ use nonet_servers::{
 use nonet_state::{
     faults::{invalid_params, passed_on},
     grants::RequiredApproval,
+    questions::{ApprovalOutcome, ApprovalRequest},
     servers::settled,
     session::{Caller, Session},
 };
@@ -29,7 +30,6 @@ use crate::{
     calls::Calls,
     gate::{Gate, always_asks},
     graph::TemplateValues,
-    questions::ApprovalRequest,
 };
 
 /// How long a call with an unknown name waits while servers start for the first time.
@@ -118,7 +118,10 @@ impl Calls {
             }
             let own = builtin::question(&*self.gateway()?, caller, &tool, &reading.params).transpose()?;
             let asked = RequiredApproval { rule, written, own, by };
-            approver = Some(Box::pin(self.asking.approve(caller, &tool, &reading.params, asked)).await?);
+            approver = match Box::pin(self.asking.approve(caller, &tool, &reading.params, asked)).await? {
+                ApprovalOutcome::By(approver) => Some(approver),
+                ApprovalOutcome::Unasked(unasked) => return Err(PrepareError::Asks(unasked)),
+            };
             // The user may have taken minutes; the configuration and the tool may have changed since.
             gate = Gate::of(&self.publisher, &caller.session);
             still_the_same(&gate, &tool)?;

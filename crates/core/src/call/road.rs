@@ -15,7 +15,7 @@ use nonet_servers::{
     catalog::Tool,
     downstream::{BESIDE, ProgressSink},
 };
-use nonet_state::{grants::RunApproval, session::Caller};
+use nonet_state::{grants::RunApproval, questions::ApprovalRequest, session::Caller};
 use nonet_text::{
     fault::{Fault, FaultCode},
     results::{CallResult, json_start},
@@ -32,7 +32,6 @@ use crate::{
     gate::{Gate, with_the_near_call},
     graph::TemplateValues,
     interrupt::Interrupt,
-    questions::ApprovalRequest,
     run::Run,
 };
 

@@ -41,11 +41,11 @@ use crate::{
     },
     gate::Gate,
     interrupt::Interrupt,
-    questions::{ApprovalRequest, QuestionOutcome},
 };
 use nonet_state::{
     faults::{error_of, passes},
     grants::RunApproval,
+    questions::{ApprovalRequest, QuestionOutcome},
     session::Caller,
 };
 
@@ -369,7 +369,10 @@ impl Apps {
             async move {
                 let (count, is_least, shown) =
                     self.calls_of(common, call, values, asked.approval.tool()).await;
-                self.asking.ask_in_run(caller, common.limit, asked.of_calls(count, is_least, &shown)).await
+                self.asking
+                    .ask_in_run(caller, common.limit, asked.of_calls(count, is_least, &shown))
+                    .await
+                    .map_err(Unready::Open)
             }
             .boxed()
         };
@@ -573,7 +576,7 @@ impl Apps {
             Some(run) => Some(run.turn.lock().await),
             None => None,
         };
-        let paused = common.limit.map(super::Limit::pause);
+        let paused = common.limit.map(nonet_state::limit::Limit::pause);
         let asked = self.asking.questions.ask(common.asking, &arguments).await;
         drop(paused);
         Ok(match asked? {

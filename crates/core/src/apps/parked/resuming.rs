@@ -22,9 +22,12 @@ use crate::{
     },
     graph::{ActionResult, ParallelRun, place, plan_of, refused_plan},
     interrupt::Interrupt,
-    questions::{by_chat, no_question},
 };
-use nonet_state::{grants::RunGrants, session::Caller};
+use nonet_state::{
+    grants::RunGrants,
+    questions::{by_chat, no_question},
+    session::Caller,
+};
 
 impl Apps {
     /// Returns what the user has said to a parked run's question outside of this call, and where: in an

@@ -19,7 +19,7 @@ use nonet_script::{
     process::{Worker, WorkerError},
 };
 use nonet_servers::downstream::ProgressSink;
-use nonet_state::session::Caller;
+use nonet_state::{limit::Limit, session::Caller};
 use nonet_text::{
     fault::{Fault, FaultCode},
     results::json_len,
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::{MAX_CALLS, ScriptRun, requests::RequestEnd};
 use crate::{
     apps::{Apps, parked::ScriptRecord},
-    graph::{Limit, OpenQuestion},
+    graph::OpenQuestion,
 };
 
 /// How many calls of a script are in flight at a time.

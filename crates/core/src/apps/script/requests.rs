@@ -7,7 +7,11 @@ use nonet_base::text::clip;
 use nonet_config::AppKind;
 use nonet_script::frames::{Op, Reading};
 use nonet_servers::catalog::{EntryKind, Tool};
-use nonet_state::{faults::error_of, session::Caller};
+use nonet_state::{
+    faults::error_of,
+    questions::{ApprovalRequest, QuestionOutcome},
+    session::Caller,
+};
 use nonet_text::{
     fault::{Fault, FaultCode},
     results::{self, is_error, json_len, value_of},
@@ -21,7 +25,6 @@ use crate::{
     discover::Detail,
     gate::Gate,
     graph::{OpenQuestion, RunLog, RunTurn},
-    questions::{ApprovalRequest, QuestionOutcome},
 };
 
 /// The largest value that a script gets, in bytes of JSON; a larger one stays a kept result.
@@ -245,7 +248,7 @@ impl Driver<'_> {
                 };
                 let (count, most) = (shown.len(), shown.len().min(20));
                 let asked = asked.of_calls(count, true, shown.get(..most).unwrap_or_default());
-                apps.asking.ask_in_run(caller, Some(self.limit), asked).await
+                apps.asking.ask_in_run(caller, Some(self.limit), asked).await.map_err(Unready::Open)
             }
             .boxed()
         };

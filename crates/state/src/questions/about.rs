@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::{APPROVAL_AGE, AskArguments, QUESTION_AGE, approval::HeldCall, ask_again};
-use nonet_state::{
-    asking::PendingQuestion,
+use crate::{
     grants::{Approval, RunApproval},
+    waiting_room::PendingQuestion,
 };
 
 /// How much of an unclear answer is quoted, in characters.
@@ -55,10 +55,12 @@ pub(super) struct UnclearAnswer {
     feedback: Option<String>,
 }
 
+/// A question as asked in the chat.
 #[derive(Clone, Debug)]
-pub(crate) struct Question {
+pub struct Question {
     pub(super) about: QuestionSubject,
-    pub(crate) message: String,
+    /// The text of the question.
+    pub message: String,
 }
 
 /// A question in a client's chat.
@@ -156,7 +158,7 @@ impl ChatQuestion {
 
 impl Question {
     /// Returns the question about the calls of a run, as asked in the chat.
-    pub(crate) fn of_run(asked: &RunApproval) -> Self {
+    pub fn of_run(asked: &RunApproval) -> Self {
         let about = QuestionSubject::Run { lasting: asked.lasting };
         Self { about, message: asked.brief.clone() }
     }
@@ -196,7 +198,7 @@ impl Question {
     }
 
     /// Returns the answer of `ask_user` while the user has not answered.
-    pub(crate) fn put(&self, token: &str) -> AskAnswer {
+    pub fn put(&self, token: &str) -> AskAnswer {
         let (message, more) = match &self.about {
             QuestionSubject::Content(_) => {
                 (&self.message, ", or {\"decision\": \"approve\", \"content\": \"the edited text\"}")
@@ -227,7 +229,7 @@ impl Question {
     }
 
     /// Reads an answer, together with edited content. An unclear answer repeats the question.
-    pub(crate) fn read(
+    pub fn read(
         &self,
         token: &str,
         said: &Value,

@@ -6,7 +6,7 @@ use tokio::{sync::watch, time::Instant};
 
 /// How long a run may take, except for the time in which its user is asked.
 #[derive(Debug)]
-pub(crate) struct Limit {
+pub struct Limit {
     state: watch::Sender<TimeBudget>,
 }
 
@@ -18,16 +18,16 @@ struct TimeBudget {
 }
 
 /// A pause in the time limit, until it is dropped.
-pub(crate) struct LimitPause<'a>(&'a Limit);
+pub struct LimitPause<'a>(&'a Limit);
 
 impl Limit {
     /// Creates a limit that starts now.
-    pub(crate) fn new(time: Duration) -> Self {
+    pub fn new(time: Duration) -> Self {
         Self { state: watch::Sender::new(TimeBudget { ends: Instant::now() + time, paused: None }) }
     }
 
     /// Returns when the time is over.
-    pub(crate) async fn over(&self) {
+    pub async fn over(&self) {
         let mut changes = self.state.subscribe();
         loop {
             let TimeBudget { ends, paused } = *changes.borrow_and_update();
@@ -46,13 +46,13 @@ impl Limit {
     }
 
     /// Returns the remaining time.
-    pub(crate) fn left(&self) -> Duration {
+    pub fn left(&self) -> Duration {
         let TimeBudget { ends, paused } = *self.state.borrow();
         ends.saturating_duration_since(paused.unwrap_or_else(Instant::now))
     }
 
     /// Pauses the limit while the user is asked. Only one question is asked at a time.
-    pub(crate) fn pause(&self) -> LimitPause<'_> {
+    pub fn pause(&self) -> LimitPause<'_> {
         self.state.send_modify(|state| state.paused = Some(Instant::now()));
         LimitPause(self)
     }

@@ -5,8 +5,7 @@ use nonet_parts::quotas::Account;
 use nonet_servers::catalog::{Catalog, CatalogSource, Listing};
 
 use super::*;
-use crate::call::CallRequest;
-use nonet_state::{asking::MAX_CHAT_BYTES, session::Session};
+use crate::{session::Session, waiting_room::MAX_CHAT_BYTES};
 
 fn questions() -> Questions {
     Questions::new(Arc::new(Room::new(None)))

@@ -1,6 +1,6 @@
 //! A call that needs the user's approval: what identifies it, what the user reads, and what a yes allows.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use nonet_api::question::Approver;
 use nonet_base::text::{clip, escaped};
@@ -9,8 +9,7 @@ use nonet_servers::catalog::Tool;
 use nonet_text::{fault::Fault, results::json_len};
 use serde_json::{Map, Value, json};
 
-use crate::{AppArguments, call::CallRequest};
-use nonet_state::{
+use crate::{
     grants::{Approval, RequiredApproval, RunApproval, grant_key, not_allowed},
     session::Caller,
 };
@@ -28,7 +27,8 @@ const MEMBERS: usize = 20;
 /// How much of each call's params a question about several calls shows, in characters.
 const MOST_OF_CALL: usize = 300;
 
-pub(crate) enum ApprovalOutcome {
+/// Whether a call may run.
+pub enum ApprovalOutcome {
     /// The user agreed, in this way.
     By(Approver),
     /// Nobody has answered yet.
@@ -37,38 +37,58 @@ pub(crate) enum ApprovalOutcome {
 
 /// A call whose user was not asked yet.
 #[derive(Debug)]
-pub(crate) struct ApprovalRequest {
+pub struct ApprovalRequest {
+    /// What identifies the call.
     pub approval: Approval,
     /// The whole question, and the question for the chat.
-    pub message: String,
-    pub brief: String,
+    pub(crate) message: String,
+    pub(crate) brief: String,
+    /// The rule that asks.
     pub rule: String,
+    /// The params as the client wrote them.
     pub written: Value,
     /// Whether the session can remember the answer.
-    pub lasting: bool,
+    pub(crate) lasting: bool,
     /// Whose answer counts.
-    pub by: ApproveBy,
+    pub(crate) by: ApproveBy,
     /// The fault to return if no answer in the chat counts. The same call asks again, or waits for the
     /// answer.
-    pub fault: Option<Box<Fault>>,
+    pub(crate) fault: Option<Box<Fault>>,
     /// Whether the tool has a question of its own, whose answer covers no other call.
     is_single: bool,
 }
 
+/// A call as requested.
+#[derive(Clone, Debug, Default)]
+pub struct CallRequest {
+    /// The tool, under any of its names.
+    pub name: String,
+    /// The params as received.
+    pub params: Value,
+    /// The hard limit, if the caller set one.
+    pub timeout: Option<Duration>,
+    /// Whether to run the call in the background from the start.
+    pub background: bool,
+    /// A jq filter for the result.
+    pub select: Option<String>,
+    /// Whether to return the server's result unchanged.
+    pub verbatim: bool,
+}
+
 /// A call that runs once the user has approved it.
 #[derive(Clone, Debug)]
-pub(crate) enum HeldCall {
+pub enum HeldCall {
+    /// Of a tool.
     Tool(Box<CallRequest>),
-    App(Box<AppArguments>),
+    /// Of an app: its id as the name, its input as the params.
+    App(Box<CallRequest>),
 }
 
 impl HeldCall {
     /// Returns the size of its params as JSON, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        match self {
-            Self::Tool(request) => json_len(&request.params),
-            Self::App(arguments) => json_len(arguments.input()),
-        }
+        let (Self::Tool(request) | Self::App(request)) = self;
+        json_len(&request.params)
     }
 }
 
@@ -101,7 +121,7 @@ impl ApprovalRequest {
 
     /// Adds the calls of the same tool that the answer covers: how many, whether there may be more, and the
     /// params of the first ones.
-    pub(crate) fn of_calls(mut self, count: usize, is_least: bool, shown: &[Value]) -> Self {
+    pub fn of_calls(mut self, count: usize, is_least: bool, shown: &[Value]) -> Self {
         if self.is_single || count < 2 && !is_least {
             return self;
         }
@@ -153,7 +173,7 @@ impl ApprovalRequest {
 
 /// Marks a definition that the user approved through the chat: the approval counts only as long as answers in
 /// the chat do.
-pub(crate) fn by_chat(hash: &str) -> Arc<str> {
+pub fn by_chat(hash: &str) -> Arc<str> {
     format!("chat {hash}").into()
 }
 

@@ -18,31 +18,35 @@ const MAX_MESSAGE: usize = 20_000;
 pub struct AskArguments {
     #[serde(default)]
     pub(super) question: String,
-    pub(crate) content: Option<String>,
+    /// Content to approve or edit.
+    pub content: Option<String>,
     #[serde(default)]
     pub(super) choices: Vec<String>,
     #[serde(default)]
     pub(super) allow_multiple: bool,
     pub(super) form: Option<Value>,
     pub(super) default: Option<Value>,
-    pub(crate) timeout: Option<u64>,
-    pub(crate) token: Option<String>,
-    pub(crate) answer: Option<Value>,
+    /// How long the question waits, in seconds.
+    pub timeout: Option<u64>,
+    /// The token of an open question.
+    pub token: Option<String>,
+    /// What the user said to it.
+    pub answer: Option<Value>,
 }
 
 impl AskArguments {
     /// Creates a question without choices.
-    pub(crate) fn question(question: String) -> Self {
+    pub fn question(question: String) -> Self {
         Self { question, ..Self::default() }
     }
 
     /// Creates the answer to the question with a token.
-    pub(crate) fn answered(token: String, answer: Value) -> Self {
+    pub fn answered(token: String, answer: Value) -> Self {
         Self { token: Some(token), answer: Some(answer), ..Self::default() }
     }
 
     /// Returns the schema of a question in a workflow, which says which values are text.
-    pub(crate) fn texts() -> &'static Schema {
+    pub fn texts() -> &'static Schema {
         static TEXTS: LazyLock<Schema> = LazyLock::new(|| {
             let text = json!({ "type": "string" });
             Schema::new(json!({ "properties": {
@@ -55,7 +59,7 @@ impl AskArguments {
     }
 
     /// Creates the question of a workflow's step. Without a limit, it waits indefinitely for its answer.
-    pub(crate) fn of_step(id: &str, mut written: Value, timeout_ms: Option<u64>) -> Result<Self, Fault> {
+    pub fn of_step(id: &str, mut written: Value, timeout_ms: Option<u64>) -> Result<Self, Fault> {
         let wrong = |message: String| Fault::new(FaultCode::InvalidParams, message);
         match written.get_mut("choices") {
             Some(Value::Array(choices)) => {
@@ -88,7 +92,7 @@ impl AskArguments {
     }
 
     /// Returns the question as asked in the chat.
-    pub(crate) fn in_chat(&self) -> Question {
+    pub fn in_chat(&self) -> Question {
         let about = QuestionSubject::of(self);
         let mut message = self.message();
         if let QuestionSubject::Choices(choices, _) = &about {

@@ -14,15 +14,12 @@ use nonet_store::StoreError;
 use nonet_text::fault::{Fault, FaultCode};
 use serde_json::{Map, Value, json};
 
-use super::{
-    call::{PrepareError, Unready},
-    graph::Limit,
-    questions::{ApprovalOutcome, ApprovalRequest, FormDecision, patience},
-};
-use crate::asking::Asking;
-use nonet_state::outward;
-use nonet_state::{
+use crate::{
+    asking::Asking,
     grants::{Approval, RequiredApproval, RunApproval, RunGrants},
+    limit::Limit,
+    outward,
+    questions::{ApprovalOutcome, ApprovalRequest, FormDecision, patience},
     session::Caller,
 };
 
@@ -32,19 +29,19 @@ const HOOK: Duration = Duration::from_secs(10);
 impl Asking {
     /// Asks before a call: by a form, or elsewhere if only the user's own answer counts. Otherwise, and in a
     /// run, the caller of this asks.
-    pub(super) async fn approve(
+    pub async fn approve(
         &self,
         caller: &Caller,
         tool: &Tool,
         params: &Map<String, Value>,
         asked: RequiredApproval,
-    ) -> Result<Approver, PrepareError> {
+    ) -> Result<ApprovalOutcome, Fault> {
         let mut unasked = match self.questions.approve(caller, tool, params, asked).await? {
-            ApprovalOutcome::By(approver) => return Ok(approver),
+            by @ ApprovalOutcome::By(_) => return Ok(by),
             ApprovalOutcome::Unasked(unasked) => unasked,
         };
         if caller.run.is_some() || unasked.by == ApproveBy::Chat || unasked.fault.is_some() {
-            return Err(PrepareError::Asks(unasked));
+            return Ok(ApprovalOutcome::Unasked(unasked));
         }
         let asked = ApprovalQuestion {
             key: unasked.approval.key(&self.approvals.nonce),
@@ -57,12 +54,12 @@ impl Asking {
         };
         let one = self.answered_elsewhere(caller, asked).await?;
         match one.decision() {
-            Some(ApprovalDecision { verdict: UserVerdict::Deny, .. }) => Err(unasked.refused(None).into()),
+            Some(ApprovalDecision { verdict: UserVerdict::Deny, .. }) => Err(unasked.refused(None)),
             Some(decision) => {
                 if decision.verdict == UserVerdict::AllowForSession && unasked.lasting {
                     caller.session.approve(&tool.full, &tool.hash);
                 }
-                Ok(approver(decision))
+                Ok(ApprovalOutcome::By(approver(decision)))
             }
             None => {
                 let message = format!(
@@ -75,21 +72,21 @@ impl Asking {
                 let fault = Fault::new(FaultCode::NeedsApproval, message)
                     .details(json!({ "approval": one.id(), "left_s": one.left.as_secs() }));
                 unasked.fault = Some(Box::new(fault));
-                Err(PrepareError::Asks(unasked))
+                Ok(ApprovalOutcome::Unasked(unasked))
             }
         }
     }
 
     /// Asks about the calls of a tool in a run, by a form if the client has forms. Returns once the user has
     /// answered the question, or with the question that stays open.
-    pub(super) async fn ask_in_run(
+    pub async fn ask_in_run(
         &self,
         caller: &Caller,
         limit: Option<&Limit>,
         unasked: ApprovalRequest,
-    ) -> Result<(), Unready> {
+    ) -> Result<(), Box<RunApproval>> {
         let asked = unasked.in_run();
-        let Some(run) = &caller.run else { return Err(Unready::Open(asked.into())) };
+        let Some(run) = &caller.run else { return Err(asked.into()) };
         let _turn = run.turn.lock().await;
         if run.has_answered(&asked) {
             return Ok(());
@@ -103,16 +100,11 @@ impl Asking {
             }
             run.leave_open(&asked);
         }
-        Err(Unready::Open(asked.into()))
+        Err(asked.into())
     }
 
     /// Asks about the calls of a tool in a run by a form. Returns whether the user has decided.
-    pub(super) async fn decided_by_form(
-        &self,
-        caller: &Caller,
-        run: &RunGrants,
-        asked: &RunApproval,
-    ) -> bool {
+    pub async fn decided_by_form(&self, caller: &Caller, run: &RunGrants, asked: &RunApproval) -> bool {
         let asking = Caller { unasked: !run.may_ask, ..caller.clone() };
         match self.questions.by_form(&asking, &asked.message, asked.lasting).await {
             FormDecision::Yes { always } => {
@@ -214,13 +206,13 @@ impl Asking {
     }
 
     /// Asks a parked run's question outside the chat. Returns where the user answers.
-    pub(super) async fn ask_step(&self, caller: &Caller, asked: ApprovalQuestion) -> Result<String, Fault> {
+    pub async fn ask_step(&self, caller: &Caller, asked: ApprovalQuestion) -> Result<String, Fault> {
         let one = self.asked_elsewhere(caller, asked).await?;
         Ok(self.where_to_answer(&one))
     }
 
     /// Whether the rates already counted this very call when the user was asked about it.
-    pub(super) async fn was_rated(
+    pub async fn was_rated(
         &self,
         caller: &Caller,
         tool: &Tool,
@@ -238,7 +230,7 @@ impl Asking {
     }
 
     /// Returns the answer that the user gave outside the chat to a parked run's question, and where.
-    pub(super) async fn step_answered(
+    pub async fn step_answered(
         &self,
         caller: &Caller,
         token: &str,
@@ -266,7 +258,7 @@ impl Asking {
     }
 
     /// Whether the questions of workflows accept only the user's own answers.
-    pub(super) fn asks_the_user_only(&self) -> bool {
+    pub fn asks_the_user_only(&self) -> bool {
         self.servers.config().gateway.approve_by == ApproveBy::User
     }
 
@@ -301,7 +293,7 @@ fn decision_of(answer: &Value, by: &str) -> Option<ApprovalDecision> {
 }
 
 fn not_kept(error: StoreError) -> Fault {
-    nonet_state::faults::of_store("The approval cannot be stored or read", &error)
+    crate::faults::of_store("The approval cannot be stored or read", &error)
 }
 
 fn over() -> Fault {

@@ -34,20 +34,19 @@ use nonet_text::{
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-pub use self::about::ChatQuestion;
-pub(crate) use self::arguments::AskArguments;
-pub(super) use self::{
-    about::Question,
-    approval::{ApprovalOutcome, ApprovalRequest, HeldCall, by_chat},
+pub use self::{
+    about::{ChatQuestion, Question},
+    approval::{ApprovalOutcome, ApprovalRequest, CallRequest, HeldCall, by_chat},
+    arguments::AskArguments,
 };
 use self::{
     about::{QuestionSubject, SettledAnswer},
     form::{FormReply, check_form, form_for},
 };
-use nonet_state::{
-    asking::WaitingRoom,
+use crate::{
     grants::{Approval, RequiredApproval},
     session::{Caller, Session},
+    waiting_room::WaitingRoom,
 };
 
 /// How long a question stays open, and how long an approval waits for its call.
@@ -86,7 +85,8 @@ pub struct SettledQuestion {
 }
 
 /// The outcome of `ask_user`.
-pub(super) enum AskOutcome {
+pub enum AskOutcome {
+    /// The user's answer, or the question as long as there is none.
     Answer(Box<AskAnswer>),
     /// The user has approved this call.
     Run(HeldCall),
@@ -105,7 +105,9 @@ pub(super) enum FormDecision {
     NoForm,
 }
 
-pub(super) enum QuestionOutcome {
+/// The outcome of a question in a form.
+pub enum QuestionOutcome {
+    /// The user's answer.
     Answer(Box<AskAnswer>),
     /// The client cannot show forms: the model has to ask in the chat.
     InChat(Box<Question>),
@@ -139,11 +141,7 @@ impl Questions {
     }
 
     /// Implements the `ask_user` meta-tool, except for the call that an answer approves.
-    pub(super) async fn ask_user(
-        &self,
-        caller: &Caller,
-        arguments: AskArguments,
-    ) -> Result<AskOutcome, Fault> {
+    pub async fn ask_user(&self, caller: &Caller, arguments: AskArguments) -> Result<AskOutcome, Fault> {
         if let Some(token) = &arguments.token {
             return match &arguments.answer {
                 Some(answer) => self.answered(caller, token, answer, arguments.content.as_deref()).await,
@@ -160,11 +158,7 @@ impl Questions {
     }
 
     /// Asks with a form, if the client supports forms.
-    pub(super) async fn ask(
-        &self,
-        caller: &Caller,
-        arguments: &AskArguments,
-    ) -> Result<QuestionOutcome, Fault> {
+    pub async fn ask(&self, caller: &Caller, arguments: &AskArguments) -> Result<QuestionOutcome, Fault> {
         check(arguments)?;
         let about = QuestionSubject::of(arguments);
         let schema = form_for(arguments, &about);
@@ -265,7 +259,7 @@ impl Questions {
     }
 
     /// Holds a call until the user has agreed to it, and returns the fault that says how to go on.
-    pub(super) fn hold(&self, caller: &Caller, unasked: ApprovalRequest, held: HeldCall) -> Fault {
+    pub fn hold(&self, caller: &Caller, unasked: ApprovalRequest, held: HeldCall) -> Fault {
         let ApprovalRequest { approval, message, brief, rule, written, lasting, fault, by, .. } = unasked;
         let tool = approval.tool.clone();
         // A model does not answer for a user who has forms: the call asks by one when it is repeated.
@@ -297,7 +291,7 @@ impl Questions {
 
     /// Asks the user with a form whether to trust a definition. Returns `None` without a clear answer. The
     /// model never gets this question.
-    pub(super) async fn trust(&self, caller: &Caller, question: &str) -> Option<bool> {
+    pub async fn trust(&self, caller: &Caller, question: &str) -> Option<bool> {
         let schema = json!({
             "type": "object",
             "properties": { "decision": { "type": "string", "title": "Decision", "enum": ["trust", "deny"] } },
@@ -478,7 +472,7 @@ impl Questions {
     /// # Errors
     ///
     /// If no such question is open, or the answer is not understood.
-    pub(super) async fn settle(
+    pub async fn settle(
         &self,
         token: &str,
         said: &Value,
@@ -512,7 +506,7 @@ impl Questions {
 }
 
 /// Checks that the arguments contain a question, and that it does not ask for a secret.
-pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
+pub fn check(arguments: &AskArguments) -> Result<(), Fault> {
     if arguments.question.trim().is_empty() {
         return Err(Fault::new(
             FaultCode::InvalidParams,
@@ -567,7 +561,8 @@ pub(super) fn ask_again(token: &str) -> NextStep {
     NextStep::new("ask_user", json!({ "token": token }))
 }
 
-pub(super) fn no_question(token: &str) -> Fault {
+/// Builds the fault for a token of no open question.
+pub fn no_question(token: &str) -> Fault {
     Fault::new(
         FaultCode::NotFound,
         format!(
