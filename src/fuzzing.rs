@@ -3,12 +3,17 @@
 //!
 //! A check panics if an invariant is violated.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, io, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use futures::FutureExt;
 use nonet_config as config;
 use nonet_schema::Schema;
+use nonet_script::{
+    frames::{FromWorker, Start},
+    ledger::Ledger,
+    names as script_names, worker,
+};
 use nonet_servers::catalog::{Catalog, CatalogSource, Listing};
 use nonet_text::{
     name::{self, ServerName},
@@ -19,7 +24,7 @@ use nonet_wire::{
     scan,
 };
 use rmcp::model::RequestId;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 use tokio::io::AsyncReadExt;
 
 /// The length limit of a line or an event here, in bytes: short, so that overlong input is covered too.
@@ -236,6 +241,65 @@ pub fn schema(bytes: &[u8]) {
                 assert!(schema.accepts(&example), "the corrected call does not fit: {example}");
             }
         }
+    }
+}
+
+/// Checks the bridge to a script, from both ends: a text of any kind with answers of any kind ends with one
+/// last message, and no message of a worker makes the gateway's reading fail otherwise than with a fault.
+pub fn scripts(bytes: &[u8]) {
+    let (script, answers) = match bytes.iter().position(|byte| *byte == 0) {
+        Some(at) => (&bytes[..at], &bytes[at + 1..]),
+        None => (bytes, &bytes[..0]),
+    };
+    let script = String::from_utf8_lossy(script);
+    for named in script_names::named_tools(&script) {
+        assert!(script.lines().nth(named.line.saturating_sub(1)).is_some() && !named.name.is_empty());
+    }
+    let start = Start {
+        script: script.into_owned(),
+        input: RawValue::NULL.to_owned(),
+        seed: 1,
+        now_ms: 1,
+        max_calls: 50,
+        cpu_ms: 200,
+        memory: 16 << 20,
+    };
+    let mut input = serde_json::to_vec(&start).expect("JSON");
+    input.push(b'\n');
+    input.extend_from_slice(answers);
+    let output = SharedOutput::default();
+    // An answer that is none, or that is missing, ends the worker without a last message.
+    let is_over = worker::run(&input[..], output.clone(), |_| {}).is_ok();
+    let written = output.0.lock().clone();
+    let mut ledger = Ledger::new([("call a".to_string(), 0)]);
+    let mut last = 0;
+    for line in written.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        match serde_json::from_slice(line).expect("the worker writes what the gateway reads") {
+            FromWorker::Request(request) => {
+                let place = ledger.place(&json!(request.op).to_string());
+                ledger.ask(request.id, &place);
+            }
+            FromWorker::Done { .. } | FromWorker::Failed { .. } => last += 1,
+            FromWorker::Idle { .. } => while ledger.next(true).is_some() {},
+            FromWorker::Progress(_) => {}
+        }
+    }
+    assert_eq!(last, usize::from(is_over), "one last message");
+    let _ = serde_json::from_slice::<FromWorker>(answers);
+}
+
+/// What a worker writes.
+#[derive(Clone, Default)]
+struct SharedOutput(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+impl io::Write for SharedOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -462,6 +526,55 @@ mod tests {
         "kind = \"workflow\"\n",
         "tool = \"a.b\"\n",
     ];
+    const SCRIPTS: &[&str] = &[
+        "await ",
+        "return ",
+        "tools.shop.say",
+        "call('a.b'",
+        "all([1, 2], ",
+        "search('x'",
+        "result('r')",
+        ".lines()",
+        ".jq('.')",
+        "ask('?')",
+        "sleep(1)",
+        "log(",
+        "progress(1, 2)",
+        "parse.csv('a\n1')",
+        "format.csv([{}])",
+        "Object.prototype.then = ",
+        "JSON.stringify = ",
+        "globalThis.",
+        "(x) => ",
+        "async () => ",
+        "for (;;) ",
+        "try {",
+        "} catch (e) {",
+        "}",
+        "{",
+        "(",
+        ")",
+        ";",
+        "\n",
+        "'",
+        "`${",
+        "\0",
+        "{\"settle\":{\"id\":1,\"ok\":true,\"value\":[1],\"at_ms\":2}}\n",
+        "{\"settle\":{\"id\":2,\"ok\":false,\"value\":{\"code\":\"x\"},\"at_ms\":1}}\n",
+        "{\"settle\":{\"id\":18446744073709551615,\"ok\":true,\"value\":null,\"at_ms\":0}}\n",
+        "{\"held\":{\"id\":1}}\n",
+    ];
+
+    /// The corpus of the fuzz target: scripts with answers.
+    #[test]
+    fn of_the_corpus_of_scripts() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/scripts");
+        let files: Vec<_> = std::fs::read_dir(folder).expect("a folder").flatten().collect();
+        assert!(files.len() >= 9);
+        for file in files {
+            scripts(&std::fs::read(file.path()).expect("readable"));
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
@@ -495,6 +608,11 @@ mod tests {
             let params = json!({ "a": params, "b": "7" });
             super::schema(&lines(&of_object, &params));
             super::schema(&lines(&schema, &params));
+        }
+
+        #[test]
+        fn of_scripts(bytes in pieces(SCRIPTS)) {
+            scripts(&bytes);
         }
 
         #[test]

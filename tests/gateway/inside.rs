@@ -46,9 +46,27 @@ impl Setup {
 
     /// Opens a gateway with a test's clock and its state in a folder.
     pub async fn open_with_clock(self, clock: &Clock, state: &Path) -> Inside {
+        self.open_keeping_time(GatewayOptions {
+            clock: clock.clone(),
+            state: Some(state.into()),
+            ..GatewayOptions::default()
+        })
+        .await
+    }
+
+    /// The same, with Nonet's program.
+    pub async fn open_program_with_clock(self, clock: &Clock, state: &Path) -> Inside {
+        self.open_keeping_time(GatewayOptions {
+            executable: Some(env!("CARGO_BIN_EXE_nonet").into()),
+            clock: clock.clone(),
+            state: Some(state.into()),
+            ..GatewayOptions::default()
+        })
+        .await
+    }
+
+    async fn open_keeping_time(self, options: GatewayOptions) -> Inside {
         let names: Vec<String> = self.servers.iter().map(|server| server.name.clone()).collect();
-        let options =
-            GatewayOptions { clock: clock.clone(), state: Some(state.into()), ..GatewayOptions::default() };
         let inside = self.open_with(options);
         for name in &names {
             inside.until_listed(name).await;

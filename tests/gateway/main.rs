@@ -101,6 +101,8 @@ mod same_bytes;
 mod sandboxing;
 mod scheduling;
 mod scripts;
+mod scripts_killed;
+mod scripts_ruled;
 mod secrets;
 mod server_changes;
 mod server_faults;

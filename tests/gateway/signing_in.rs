@@ -215,6 +215,37 @@ fn a_sign_in_that_is_over_is_told_and_not_tried_again() {
 }
 
 #[test]
+fn a_script_that_needs_a_sign_in_waits_for_it() {
+    let service = Service::start(Manner::default());
+    let mut client = ready(&service);
+    let script = "const first = await tools.web.echo({ n: 1 });\nawait ask('Go on?', ['yes']);\n\
+                  try { return [first, await tools.web.echo({ n: 2 })] } catch (e) { return e.code }";
+    let ask = |client: &mut Client| {
+        let asked = json_of(&client.execute("gateway.run_script", json!({ "script": script })));
+        assert_eq!(asked["status"], "needs_user", "{asked}");
+        service.revoke(true);
+        let asked = client.answer("ask_user", json!({ "token": asked["token"], "answer": "yes" }));
+        let message = asked["message"].as_str().unwrap_or_default();
+        assert!(message.contains("needs a sign-in") && message.contains("login web"), "{asked}");
+        asked["token"].clone()
+    };
+    // The user goes on without it: the script gets the error.
+    let token = ask(&mut client);
+    let told = client.answer("ask_user", json!({ "token": token, "answer": "skip" }));
+    assert_eq!((&told["output"], &told["earlier_calls"]), (&json!("auth_required"), &json!(1)), "{told}");
+    // Or signs in.
+    service.revoke(false);
+    signed_in(client.folder.path(), &[]);
+    client.until_ready("web");
+    let token = ask(&mut client);
+    service.revoke(false);
+    signed_in(client.folder.path(), &[]);
+    client.until_ready("web");
+    let told = client.answer("ask_user", json!({ "token": token, "answer": "done" }));
+    assert_eq!(told["output"], json!([{ "n": 1 }, { "n": 2 }]), "{told}");
+}
+
+#[test]
 fn a_sign_in_server_that_is_down_does_not_end_the_sign_in() {
     let service = Service::start(Manner { expires_in: Some(25), ..Manner::default() });
     let mut client = ready(&service);

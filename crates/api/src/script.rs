@@ -24,6 +24,9 @@ pub struct ScriptAnswer {
     /// How many calls had ended in an earlier run, and were not made again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub earlier_calls: usize,
+    /// How many answers of earlier runs it did not ask for again, because its text or a result has changed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unused_answers: usize,
     /// The end of what it logged.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub log: String,

@@ -94,7 +94,7 @@ pub(super) struct ScheduleEntry {
 /// The subject of an appointment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum ScheduledWork {
+pub(super) enum ScheduledWork {
     Tool { name: String, params: Map<String, Value> },
     App { app_id: String, input: Value },
     Reminder { message: String },
@@ -541,7 +541,8 @@ impl Errands {
         while job.wait(WAIT).await.is_none() {}
     }
 
-    async fn scheduled_call(self: &Arc<Self>, caller: &Caller, what: ScheduledWork) -> Value {
+    /// Does the work of a schedule. Returns the result.
+    pub(super) async fn scheduled_call(self: &Arc<Self>, caller: &Caller, what: ScheduledWork) -> Value {
         let ended = match what {
             ScheduledWork::Tool { name, params } => {
                 let called = self.errand_call(caller, &name, &params).await;

@@ -7,7 +7,7 @@ use nonet_api::{
     work::{CheckError, NotifyWhen, ShownValue, StartedWatch, WatchState},
 };
 use nonet_base::{clock::millis, text::clip};
-use nonet_config::select;
+use nonet_config::{AppKind, select};
 use nonet_parts::{
     jobs::JobOwner,
     timetable::Zone,
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::errands::{ErrandError, ErrandResult, SMALL, bounded, failure, not_kept, unattended};
-use crate::{errands::Errands, gate::Gate};
+use crate::{call::text_result, errands::Errands, gate::Gate, scheduling::ScheduledWork};
 use nonet_state::{faults::wrong_filter, session::Caller};
 
 /// How many watches one owner may have.
@@ -142,7 +142,7 @@ impl Errands {
         let called = match &found {
             Ok(tool) => {
                 watch.tool = tool.full.to_string();
-                self.errand_call(&own, &watch.tool, &watch.params).await
+                self.watched_call(&own, &watch).await
             }
             Err(fault) => Err(fault.clone()),
         };
@@ -220,13 +220,34 @@ impl Errands {
         Ok((id, due_ms))
     }
 
+    /// Whether this is an app with a script.
+    fn is_script(&self, tool: &Tool) -> bool {
+        let config = self.servers.config();
+        let app = config.apps.get(&*tool.name).filter(|_| tool.kind == EntryKind::App);
+        app.is_some_and(|app| matches!(app.kind, AppKind::Script { .. }))
+    }
+
+    /// Calls what a watch looks at. Of a script, the result is what it returns.
+    async fn watched_call(self: &Arc<Self>, caller: &Caller, watch: &Watch) -> Result<ErrandResult, Fault> {
+        let found = self.errand_tool(caller, &watch.tool).await;
+        let Some((_, app)) = found.ok().filter(|(_, tool)| self.is_script(tool)) else {
+            return self.errand_call(caller, &watch.tool, &watch.params).await;
+        };
+        let input = Value::Object(watch.params.clone());
+        let what = ScheduledWork::App { app_id: app.name.to_string(), input };
+        let result = self.scheduled_call(caller, what).await;
+        let output = value_of(&result).get_mut("output").map(Value::take);
+        let result = output.map_or(result, |output| text_result(output.to_string()));
+        Ok(ErrandResult { result, repaired: Vec::new() })
+    }
+
     /// Resolves a tool to watch, and checks that it may be watched.
     async fn watched_tool(&self, own: &Caller, name: &str) -> Result<Arc<Tool>, Fault> {
         let (gate, tool) = self.errand_tool(own, name).await?;
         unattended(&gate, &tool)?;
-        if tool.kind != EntryKind::Tool {
+        if tool.kind != EntryKind::Tool && !self.is_script(&tool) {
             let message = format!(
-                "`{}` cannot be watched: only a tool can. Watch a tool that it calls; gateway.schedule runs an app at a time.",
+                "`{}` cannot be watched: only a tool or a script can. Watch a tool that it calls; gateway.schedule runs an app at a time.",
                 tool.full
             );
             return Err(Fault::new(FaultCode::InvalidParams, message)
@@ -323,7 +344,7 @@ impl Errands {
         }
         let caller = self.errand_caller(&record.owner, "watch");
         let (at_ms, timer) = (self.keeping.clock.unix_ms(), Instant::now());
-        let looked = match self.errand_call(&caller, &watch.tool, &watch.params).await {
+        let looked = match self.watched_call(&caller, &watch).await {
             Ok(ErrandResult { result, .. }) => self.finding(&caller.owner(), &watch, result, at_ms).await,
             Err(fault) => self.finding(&caller.owner(), &watch, fault.to_result(), at_ms).await,
         };

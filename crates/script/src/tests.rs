@@ -212,12 +212,9 @@ async fn a_script_that_changes_the_language_harms_itself_only() {
         "const p = Object.getPrototypeOf(async () => {}); p.constructor = 1; return 1",
     ];
     for script in table {
-        let ended = tokio::time::timeout(std::time::Duration::from_secs(10), run_with(start(script), echo));
-        // An answer, a failure, or the end of the worker: never a gateway that waits.
-        assert!(ended.await.is_ok(), "{script}");
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(10), run(script)).await;
+        assert_eq!(ended.expect("no script makes the gateway wait").0, Ok(json!(1)), "{script}");
     }
-    assert_eq!(run(table[0]).await.0, Ok(json!(1)));
-    assert_eq!(run(table[1]).await.0, Ok(json!(1)));
 }
 
 #[tokio::test]

@@ -370,7 +370,7 @@ impl Apps {
             Ok((worker, _turn)) => driver.run(worker).await,
             Err(fault) => ScriptEnd::Fault(Box::new(fault)),
         };
-        let done = driver.done();
+        let (done, unused) = (driver.done(), driver.unused());
         match end {
             ScriptEnd::Open(open) => {
                 let Open { question, place } = *open;
@@ -379,7 +379,7 @@ impl Apps {
             ScriptEnd::Returned { value, log } => {
                 run.record.forget().await;
                 self.ended_scripts.add(caller, &run);
-                self.returned(caller, &run, value, log, done, began.elapsed()).await
+                self.returned(caller, &run, value, log, (done, unused), began.elapsed()).await
             }
             end => {
                 let fault = self.stopped_script(&own, &run, end, done, limit.left()).await;

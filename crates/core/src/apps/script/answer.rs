@@ -48,7 +48,7 @@ impl Apps {
         run: &ScriptRun,
         output: Value,
         log: String,
-        done: Vec<DoneRequest>,
+        (done, unused_answers): (Vec<DoneRequest>, usize),
         elapsed: Duration,
     ) -> Value {
         let made = done.iter().filter(|one| one.is_call);
@@ -61,6 +61,7 @@ impl Apps {
             output,
             tool_calls: made.clone().filter(|one| !one.is_earlier).count(),
             earlier_calls: made.filter(|one| one.is_earlier).count(),
+            unused_answers,
             log,
             elapsed_ms: millis(elapsed),
         };

@@ -111,6 +111,8 @@ pub(super) struct Driver<'a> {
     done: Mutex<Vec<DoneRequest>>,
     /// The size of the values in `done`.
     noted: AtomicUsize,
+    /// How many answers of earlier runs were not asked for.
+    unused: AtomicUsize,
 }
 
 /// A request with the answer that it got.
@@ -148,6 +150,7 @@ impl<'a> Driver<'a> {
             newly_held: Mutex::new(Some(newly_held)),
             done: Mutex::default(),
             noted: AtomicUsize::new(0),
+            unused: AtomicUsize::new(0),
         }
     }
 
@@ -165,6 +168,11 @@ impl<'a> Driver<'a> {
 
     pub(super) fn done(&self) -> Vec<DoneRequest> {
         std::mem::take(&mut *self.done.lock())
+    }
+
+    /// Returns how many answers of earlier runs the script did not ask for again.
+    pub(super) fn unused(&self) -> usize {
+        self.unused.load(Ordering::Acquire)
     }
 
     fn note_answer(&self, place: &str, done: &DoneRequest, got: (u64, u64)) {
@@ -423,6 +431,7 @@ impl Turn<'_, '_> {
     /// Lets the calls in flight end, and keeps what they answer: they have been sent.
     async fn wind_up(mut self, end: ScriptEnd) -> ScriptEnd {
         let driver = self.driver;
+        driver.unused.store(self.ledger.unused(), Ordering::Release);
         driver.halt.cancel();
         if matches!(end, ScriptEnd::TimedOut | ScriptEnd::Cancelled) {
             driver.cancel.cancel();

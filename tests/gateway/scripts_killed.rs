@@ -1,0 +1,163 @@
+//! What is not repeated when a gateway, or the worker of a script, is killed: at many moments.
+
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+
+use crate::setup::{Setup, eventually, json_of, logged};
+
+/// Reads and writes, one after another and at once. What fails leaves its code.
+const SCRIPT: &str = "const out = [];
+const tried = async (call) => { try { return await call } catch (e) { return e.code } };
+for (let n = 0; n < 4; n++) {
+  await tried(tools.shop.say({ n }));
+  out.push(await tried(tools.shop.write({ n })));
+  await sleep(15);
+}
+out.push(...(await all([4, 5, 6, 7], async (n) => { await tried(tools.shop.say({ n })); return await tried(tools.shop.write({ n })) })));
+await sleep(400);
+return out.map((one) => one.n ?? one)";
+
+fn shop() -> (Setup, std::path::PathBuf) {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let tools = json!([{ "name": "say", "annotations": { "readOnlyHint": true } }, { "name": "write" }]);
+    (setup.server("shop", json!({ "tools": tools, "call_log": log })), log)
+}
+
+fn kill_at_once(pid: u32) {
+    kill(Pid::from_raw(i32::try_from(pid).expect("a process id")), Signal::SIGKILL).expect("it is there");
+}
+
+/// Returns how often each tool was called with each number.
+fn counts(log: &Path) -> BTreeMap<(String, u64), usize> {
+    let mut counts = BTreeMap::new();
+    for call in logged(log) {
+        let name = call["params"]["name"].as_str().expect("a name").to_string();
+        let n = call["params"]["arguments"]["n"].as_u64().expect("a number");
+        *counts.entry((name, n)).or_insert(0) += 1;
+    }
+    counts
+}
+
+#[test]
+fn whenever_the_gateway_is_killed_nothing_that_had_ended_runs_twice() {
+    // So many calls have begun when it is killed, and so many milliseconds later.
+    for (begun, later) in
+        [(1, 0), (2, 1), (2, 4), (3, 0), (4, 9), (5, 2), (7, 0), (8, 15), (9, 1), (11, 3), (13, 0), (15, 2)]
+    {
+        let (setup, log) = shop();
+        let mut client = setup.start_program();
+        client.until_ready("shop");
+        let run = json!({ "name": "gateway.run_script", "params": { "script": SCRIPT } });
+        client.begin_call("execute_tool", run.clone());
+        eventually("it has begun", || (logged(&log).len() >= begun).then_some(()));
+        std::thread::sleep(Duration::from_millis(later));
+        kill_at_once(client.pid());
+        let mut client = client.restart();
+        client.initialize("2025-06-18", json!({}));
+        client.until_ready("shop");
+        let told = client.answer("execute_tool", run);
+        let output = told["output"].as_array().unwrap_or_else(|| panic!("{begun} {later}: {told}"));
+        let counts = counts(&log);
+        for (n, one) in (0..).zip(output) {
+            let count = counts.get(&("write".into(), n)).copied().unwrap_or_default();
+            // A write in flight is not made again: whether it has happened is not known.
+            let is_known = *one == json!(n) && count == 1 || *one == "cancelled" && count <= 1;
+            assert!(is_known, "{begun} {later}: write {n} was made {count} times: {told}");
+            let reads = counts.get(&("say".into(), n)).copied().unwrap_or_default();
+            assert!((1..=2).contains(&reads), "{begun} {later}: {counts:?}");
+        }
+        assert_eq!(output.len(), 8, "{told}");
+        let again = counts.iter().filter(|((name, _), count)| name == "say" && **count > 1).count();
+        assert!(again <= 4, "only reads in flight are made again: {counts:?}");
+    }
+}
+
+/// Returns the process in which a script of a gateway runs.
+fn worker_of(gateway: u32) -> Option<u32> {
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|pid| {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let is_child = read("stat").rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok())
+            == Some(gateway);
+        is_child && read("cmdline").contains("__script")
+    })
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "finds the worker in /proc")]
+fn the_worker_is_shut_in() {
+    let (setup, _) = shop();
+    let mut client = setup.start_program();
+    client.until_ready("shop");
+    let script = "await tools.shop.say({ n: 1 }); await sleep(20_000)";
+    client
+        .begin_call("execute_tool", json!({ "name": "gateway.run_script", "params": { "script": script } }));
+    let worker = eventually("it runs", || worker_of(client.pid()));
+    let read = |file: &str| fs::read_to_string(format!("/proc/{worker}/{file}")).unwrap_or_default();
+    // Every thread has the filter once the script's limits are set.
+    eventually("system calls are filtered", || read("status").contains("Seccomp:\t2").then_some(()));
+    assert_eq!(read("environ"), "", "it has no variables");
+    let limits = read("limits");
+    let limit = |name: &str| {
+        limits
+            .lines()
+            .find(|line| line.starts_with(name))
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    assert_eq!(limit("Max file size"), Some("Max file size 0 0 bytes".into()), "{limits}");
+    assert_eq!(limit("Max core file size"), Some("Max core file size 0 0 bytes".into()), "{limits}");
+    assert!(limit("Max cpu time").is_some_and(|cpu| !cpu.contains("unlimited")), "{limits}");
+    assert!(limit("Max data size").is_some_and(|data| !data.contains("unlimited")), "{limits}");
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "finds the worker in /proc")]
+fn whenever_the_worker_is_killed_the_script_tells_and_goes_on() {
+    let (setup, log) = shop();
+    let mut client = setup.start_program();
+    client.until_ready("shop");
+    for begun in [0, 1, 2, 3, 5, 6, 8, 10, 14] {
+        let _ = fs::remove_file(&log);
+        let call = client.begin_call(
+            "execute_tool",
+            json!({ "name": "gateway.run_script", "params": { "script": SCRIPT } }),
+        );
+        let worker = eventually("it has begun", || {
+            let worker = worker_of(client.pid())?;
+            (logged(&log).len() >= begun).then_some(worker)
+        });
+        kill_at_once(worker);
+        let told = json_of(&client.result(call));
+        // It may have been faster.
+        let mut ended = told.clone();
+        if told["output"].is_null() {
+            let fault = &told["error"];
+            assert_eq!(fault["code"], "internal", "{begun}: {told}");
+            assert!(
+                fault["message"].as_str().is_some_and(|text| text.contains("signal: 9")),
+                "{begun}: {told}"
+            );
+            let step = fault["next_step"]["arguments"].clone();
+            ended = match step.is_null() {
+                // Nothing had been done.
+                true => json_of(&client.execute("gateway.run_script", json!({ "script": SCRIPT }))),
+                false => client.answer("execute_tool", step),
+            };
+        }
+        assert_eq!(ended["output"], json!([0, 1, 2, 3, 4, 5, 6, 7]), "{begun}: {ended}");
+        let counts = counts(&log);
+        assert!(
+            counts.len() == 16 && counts.values().all(|count| *count == 1),
+            "{begun}: nothing was called twice: {counts:?}"
+        );
+    }
+    // The gateway is as it was.
+    let told = json_of(&client.execute("gateway.run_script", json!({ "script": "return 1" })));
+    assert_eq!(told["output"], Value::from(1), "{told}");
+}
