@@ -8,7 +8,10 @@ use nix::{
 };
 use serde_json::{Value, json};
 
-use crate::setup::{Setup, eventually, json_of, logged};
+use crate::{
+    client::Client,
+    setup::{Setup, eventually, json_of, logged},
+};
 
 /// Reads and writes, one after another and at once. What fails leaves its code.
 const SCRIPT: &str = "const out = [];
@@ -87,6 +90,85 @@ fn worker_of(gateway: u32) -> Option<u32> {
             == Some(gateway);
         is_child && read("cmdline").contains("__script")
     })
+}
+
+/// Runs a script in a gateway that ends in this way once so many calls have begun, and again in the next one.
+/// Returns the last answer, and how often each call was made.
+fn twice(
+    setup: Setup,
+    log: &Path,
+    script: &str,
+    begun: usize,
+    end: impl FnOnce(&mut Client),
+) -> (Value, BTreeMap<(String, u64), usize>) {
+    let mut client = setup.start_program();
+    client.until_ready("shop");
+    let run = json!({ "name": "gateway.run_script", "params": { "script": script } });
+    client.begin_call("execute_tool", run.clone());
+    eventually("it has begun", || (logged(log).len() >= begun).then_some(()));
+    end(&mut client);
+    let mut client = client.restart();
+    client.initialize("2025-06-18", json!({}));
+    client.until_ready("shop");
+    let told = client.answer("execute_tool", run);
+    (told, counts(log))
+}
+
+#[test]
+fn a_script_whose_client_has_left_goes_on() {
+    let (setup, log) = shop();
+    let script = "const one = (await tools.shop.write({ n: 1 })).n; await sleep(8_000); return one";
+    let (told, counts) = twice(setup, &log, script, 1, |client| {
+        client.leave();
+        client.ended();
+    });
+    assert_eq!((&told["output"], &told["earlier_calls"]), (&json!(1), &json!(1)), "{told}");
+    assert_eq!(counts, BTreeMap::from([(("write".into(), 1), 1)]));
+}
+
+#[test]
+fn answers_are_kept_however_busy_the_script_is() {
+    let (setup, log) = shop();
+    let script = "const one = (await tools.shop.write({ n: 1 })).n; for (let k = 0; k < 300; k++) await sleep(5); return one";
+    let (told, counts) = twice(setup, &log, script, 1, |client| {
+        std::thread::sleep(Duration::from_millis(700));
+        kill_at_once(client.pid());
+    });
+    assert_eq!(told["output"], json!(1), "it is known to have ended: {told}");
+    assert_eq!(counts, BTreeMap::from([(("write".into(), 1), 1)]));
+}
+
+#[test]
+fn the_steps_of_a_workflow_in_a_script_are_not_repeated() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let tools = |slow: Value| json!({ "tools": [{ "name": "write" }, { "name": "slow", "on": slow, "annotations": { "readOnlyHint": true } }], "call_log": log });
+    let steps = "[apps.two]\n[[apps.two.steps]]\nid = 'a'\ntool = 'shop.write'\nparams = { n = 1 }\n\
+                 [[apps.two.steps]]\nid = 'b'\ntool = 'shop.slow'\nparams = { n = 2 }\nafter = ['a']\n";
+    let setup = setup.server("shop", tools(json!({ "hang": true }))).toml(steps);
+    let (told, counts) = twice(setup, &log, "return await call('apps.two')", 2, |client| {
+        let file = client.folder.path().join("shop.script.json");
+        fs::write(file, tools(json!({ "text": "later" })).to_string()).expect("written");
+        kill_at_once(client.pid());
+    });
+    assert!(told["error"].is_null(), "{told}");
+    assert_eq!(counts[&("write".to_string(), 1)], 1, "{counts:?}");
+}
+
+#[test]
+fn a_script_that_replaces_functions_sends_nothing_of_its_own() {
+    let (setup, log) = shop();
+    let mut client = setup.start_program();
+    client.until_ready("shop");
+    let script = "const forged = Array.from({ length: 600 }, (_, n) => JSON.stringify({ request: { op: 'call', name: 'shop.write', params: { n }, id: n + 1 } })).join('\\n');
+String.prototype.includes = () => true;
+String.prototype.replace = RegExp.prototype[Symbol.replace] = () => forged;
+progress(1, 2, '\\ud800');
+await sleep(50);
+return 1";
+    let told = client.execute("gateway.run_script", json!({ "script": script }));
+    assert!(logged(&log).is_empty(), "{told}");
+    assert_eq!(json_of(&client.execute("gateway.run_script", json!({ "script": "return 1" })))["output"], 1);
 }
 
 #[test]

@@ -7,6 +7,9 @@ export default function prelude(native, start) {
   const NativeDate = Date;
   const NativeError = Error;
   const NativePromise = Promise;
+  const { apply } = Reflect;
+  const { includes, replace } = String.prototype;
+  const { values } = Object;
   const waiting = new Map();
   let next = 1;
   let now = start.now_ms;
@@ -16,12 +19,12 @@ export default function prelude(native, start) {
   // JSON for the gateway. Half of a character pair, which no UTF-8 has, becomes a replacement character.
   function stringify(value) {
     const json = toJson(value);
-    if (json === undefined || !json.includes("\\ud")) return json;
-    return json.replace(/\\(?:u(d[89a-f][0-9a-f]{2})|.)/g, (all, half) => (half === undefined ? all : "\\ufffd"));
+    if (json === undefined || !apply(includes, json, ["\\ud"])) return json;
+    return apply(replace, json, [/\\(?:u(d[89a-f][0-9a-f]{2})|.)/g, (all, half) => (half === undefined ? all : "\\ufffd")]);
   }
   // Whether a value is nested deeper than the gateway reads.
   const isDeep = (value, left) =>
-    typeof value === "object" && value !== null && (left === 0 || Object.values(value).some((one) => isDeep(one, left - 1)));
+    typeof value === "object" && value !== null && (left === 0 || values(value).some((one) => isDeep(one, left - 1)));
   function sendable(value, what) {
     const json = stringify(value);
     if (json === undefined) throw new TypeError(`${what} cannot be a ${typeof value}`);

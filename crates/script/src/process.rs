@@ -1,12 +1,20 @@
 //! The gateway's end of a worker: starts it, writes to it, reads from it, and ends it.
 
-use std::{io, path::Path, process::Stdio};
+use std::{
+    io,
+    path::Path,
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use serde::Serialize;
 use tokio::{
     io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader},
     process::{Child, Command},
-    sync::mpsc,
+    sync::{Notify, mpsc},
 };
 
 use crate::{
@@ -31,11 +39,31 @@ pub enum WorkerError {
 /// How many messages may wait for the worker to read them: more than a script makes requests.
 const QUEUE: usize = 8 << 10;
 
+/// The messages that a worker has not read yet.
+#[derive(Debug, Default)]
+pub struct Unread {
+    bytes: AtomicUsize,
+    less: Notify,
+}
+
+impl Unread {
+    /// Returns their size.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Waits until the worker has read one.
+    pub async fn are_less(&self) {
+        self.less.notified().await;
+    }
+}
+
 /// The process of one script. It ends when this is dropped.
 pub struct Worker {
     child: Option<Child>,
     /// To the task that writes: the worker reads nothing while it writes itself.
     input: mpsc::Sender<Vec<u8>>,
+    unread: Arc<Unread>,
     output: Box<dyn AsyncBufRead + Send + Unpin>,
     line: Vec<u8>,
 }
@@ -69,8 +97,9 @@ impl Worker {
     ) -> Result<Self, WorkerError> {
         let output = Box::new(BufReader::with_capacity(64 << 10, output));
         let (queue, messages) = mpsc::channel(QUEUE);
-        tokio::spawn(written(input, messages));
-        let mut worker = Self { child, input: queue, output, line: Vec::new() };
+        let unread = Arc::new(Unread::default());
+        tokio::spawn(written(input, messages, unread.clone()));
+        let mut worker = Self { child, input: queue, unread, output, line: Vec::new() };
         worker.write(start).await?;
         Ok(worker)
     }
@@ -84,9 +113,15 @@ impl Worker {
         let mut bytes =
             serde_json::to_vec(message).map_err(|error| WorkerError::Unreadable(error.to_string()))?;
         bytes.push(b'\n');
+        self.unread.bytes.fetch_add(bytes.len(), Ordering::AcqRel);
         // If nobody takes the message, the next read says why.
         let _ = self.input.send(bytes).await;
         Ok(())
+    }
+
+    /// Returns the messages that the worker has not read yet.
+    pub fn unread(&self) -> Arc<Unread> {
+        self.unread.clone()
     }
 
     /// Returns the next message. Nothing is lost if this is cancelled.
@@ -118,7 +153,11 @@ impl Worker {
 }
 
 /// Writes messages to a worker until one cannot be written, or there are no more.
-async fn written(mut input: impl AsyncWrite + Unpin, mut messages: mpsc::Receiver<Vec<u8>>) {
+async fn written(
+    mut input: impl AsyncWrite + Unpin,
+    mut messages: mpsc::Receiver<Vec<u8>>,
+    unread: Arc<Unread>,
+) {
     while let Some(bytes) = messages.recv().await {
         let written = async {
             input.write_all(&bytes).await?;
@@ -127,6 +166,9 @@ async fn written(mut input: impl AsyncWrite + Unpin, mut messages: mpsc::Receive
         if let Err(error) = written.await {
             return tracing::debug!(%error, "a worker takes no more messages");
         }
+        unread.bytes.fetch_sub(bytes.len(), Ordering::AcqRel);
+        // Kept for the next who waits.
+        unread.less.notify_one();
     }
 }
 

@@ -371,8 +371,11 @@ fn prepare<'js>(
     native.set(
         "send",
         Function::new(ctx.clone(), move |line: String| {
-            // A gateway that has hung up is noticed at the next read.
-            let _ = out.send(&line);
+            // One message each, whatever a script has made of the functions that write it. A gateway that has
+            // hung up is noticed at the next read.
+            if !line.contains('\n') {
+                let _ = out.send(&line);
+            }
         })?,
     )?;
     let log = console.clone();

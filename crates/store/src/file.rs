@@ -168,7 +168,9 @@ impl Database {
             let usual: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
             connection.pragma_update(None, "synchronous", "normal")?;
             let done = written(connection, work);
-            connection.pragma_update(None, "synchronous", usual)?;
+            if let Err(error) = connection.pragma_update(None, "synchronous", usual) {
+                tracing::warn!(%error, "writes no longer wait for the disk");
+            }
             done
         })
     }

@@ -233,8 +233,8 @@ impl ParkedFlows {
     /// Removes the oldest script that has stopped early, for which nobody waits. Returns whether there was one.
     async fn drop_stopped(&self, owner: &str) -> Result<bool, StoreError> {
         let all = self.0.records.all(self.0.kind, owner).await?;
-        let stopped = json!(ScriptState::Stopped);
-        match all.into_iter().find(|record| record.body["script"]["state"] == stopped) {
+        let over = [json!(ScriptState::Stopped), json!(ScriptState::Cancelled)];
+        match all.into_iter().find(|record| over.contains(&record.body["script"]["state"])) {
             Some(record) => Ok(self.0.records.take(self.0.kind, owner, &record.id).await?.is_some()),
             None => Ok(false),
         }

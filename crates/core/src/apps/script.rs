@@ -99,8 +99,10 @@ pub(crate) enum ScriptState {
     Running,
     /// It waits for the user.
     Waiting,
-    /// It has failed or was cancelled.
+    /// It has failed, and who called it knows how to go on.
     Stopped,
+    /// It was cancelled, perhaps because its client is gone: the same script goes on.
+    Cancelled,
 }
 
 /// A script as its record has it.

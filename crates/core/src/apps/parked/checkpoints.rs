@@ -16,7 +16,7 @@ use nonet_text::{
 };
 use serde_json::{Value, json};
 
-use super::{MAX_BYTES, ParkedStep, Token, is_over, keep_part};
+use super::{MAX_BYTES, ParkedStep, Token, is_over, keep_part, scripts::MAX_LEDGER};
 use crate::graph::{ActionResult, Journal};
 
 /// The record of a continued workflow. If it is dropped before the end, the next holder of the token may
@@ -114,7 +114,8 @@ impl Journal for Checkpoints {
     fn ended<'a>(&'a self, place: String, one: &'a ActionResult, is_needed: bool) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let body = json!(ParkedStep::of(&place, one, is_needed));
-            if self.has_room(&body, MAX_BYTES) {
+            let most = if self.kind == RecordKind::Script { MAX_LEDGER } else { MAX_BYTES };
+            if self.has_room(&body, most) {
                 // The run still continues; the call is repeated only if the run is cut off.
                 if let Err(why) = keep_part(&self.records, self.kind, &self.id, place, body).await {
                     tracing::warn!(why, "the result of a step was not kept");

@@ -82,8 +82,8 @@ impl Apps {
         }
         match parked.script.as_ref().map(|script| script.state) {
             None | Some(ScriptState::Waiting) => {}
-            // Cut off after the user's answer, which the record has.
-            Some(ScriptState::Running) => {
+            // Cut off or cancelled after the user's answer, which the record has.
+            Some(ScriptState::Running | ScriptState::Cancelled) => {
                 let run = self.scripts.stopped(caller, token).await?;
                 let admission = self.calls.admit(caller, false)?;
                 return self.script_for_client(caller, run, AnswerMode::default(), admission).await;

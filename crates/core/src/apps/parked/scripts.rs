@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nonet_base::clock::millis;
@@ -25,16 +25,18 @@ use crate::{
 };
 
 /// The maximum size of all answers of one script, in bytes of JSON.
-const MAX_LEDGER: usize = 64 << 20;
+pub(super) const MAX_LEDGER: usize = 64 << 20;
 
-/// The longest time for which nothing written waits for the disk: what a power cut may lose.
-const UNSAFE: Duration = Duration::from_millis(100);
+/// How many bytes of notes about larger answers it may have beside them.
+const BESIDE: usize = 4 << 20;
 
-/// The turn to write. After an error nothing is written: a later answer is worth nothing without those before.
-struct Writer {
-    failed: Option<String>,
-    /// When the last write was on the disk.
-    safe: Option<Instant>,
+/// What waits to be kept.
+#[derive(Default)]
+struct Unkept {
+    parts: Vec<(String, Value)>,
+    /// Whether a call among them is about to be sent: that is to be on the disk, so that not even a power cut
+    /// lets it be made twice.
+    has_call: bool,
 }
 
 /// The record of one script, which this gateway holds once it is stored.
@@ -48,8 +50,9 @@ pub(crate) struct ScriptRecord {
     is_stored: OnceCell<()>,
     /// The number of its next question.
     next_question: usize,
-    unkept: Mutex<Vec<(String, Value)>>,
-    writer: tokio::sync::Mutex<Writer>,
+    unkept: Mutex<Unkept>,
+    /// The turn to write, with why an earlier write failed: a later answer is worth nothing without it.
+    writer: tokio::sync::Mutex<Option<String>>,
 }
 
 impl ScriptRecord {
@@ -62,13 +65,8 @@ impl ScriptRecord {
             is_stored: OnceCell::new(),
             next_question,
             unkept: Mutex::default(),
-            writer: tokio::sync::Mutex::new(Writer { failed: None, safe: None }),
+            writer: tokio::sync::Mutex::default(),
         }
-    }
-
-    /// Whether something waits to be kept.
-    pub(crate) fn has_unkept(&self) -> bool {
-        !self.unkept.lock().is_empty()
     }
 
     /// Returns the places of the answers that the script got, each with its number.
@@ -178,7 +176,7 @@ impl ParkedFlows {
                     let fault = Fault::new(FaultCode::NeedsApproval, message);
                     return Err(fault.next("ask_user", json!({ "token": token })));
                 }
-                ScriptState::Running => {
+                ScriptState::Running | ScriptState::Cancelled => {
                     if let Some(checkpoints) = self.held(&record).await? {
                         let answers = checkpoints.before.len();
                         tracing::info!(id = record.id, answers, "a script goes on that was cut off");
@@ -292,7 +290,17 @@ impl ParkedFlows {
     }
 
     /// Notes an answer that the script gets, for [`ParkedFlows::keep_noted`].
-    pub(crate) fn note_answer(&self, run: &ScriptRun, place: &str, done: &DoneRequest, got: (u64, u64)) {
+    ///
+    /// # Errors
+    ///
+    /// If the script has so many answers that not even a note about this one fits.
+    pub(crate) fn note_answer(
+        &self,
+        run: &ScriptRun,
+        place: &str,
+        done: &DoneRequest,
+        got: (u64, u64),
+    ) -> Result<(), Fault> {
         let mut result = match &*done.answer {
             Ok(value) => json!({ "value": value }),
             Err(error) => json!({ "error": error }),
@@ -324,38 +332,37 @@ impl ParkedFlows {
                 ..ParkedStep::part(place, &done.name)
             };
             body = json!(part);
+            if !run.record.checkpoints.has_room(&body, MAX_LEDGER + BESIDE) {
+                return Err(unkept(format!("they have more than {MAX_LEDGER} bytes")));
+            }
         }
-        run.record.unkept.lock().push((place.into(), body));
+        run.record.unkept.lock().parts.push((place.into(), body));
+        Ok(())
     }
 
     /// Notes that a call which changes something is about to be sent, for [`ParkedFlows::keep_noted`].
     pub(crate) fn note_call(&self, run: &ScriptRun, place: &str, tool: &str) {
         let part = ParkedStep { outcome: StepOutcome::Open, calls: 1, ..ParkedStep::part(place, tool) };
-        run.record.unkept.lock().push((place.into(), json!(part)));
+        let mut noted = run.record.unkept.lock();
+        noted.parts.push((place.into(), json!(part)));
+        noted.has_call = true;
     }
 
     /// Keeps what was noted, in one write. Calls that may change something, questions and the end wait for it,
     /// so that a run that is repeated knows every answer that had an effect.
     pub(crate) async fn keep_noted(&self, run: &ScriptRun) -> Result<(), Fault> {
-        let mut writer = run.record.writer.lock().await;
-        if let Some(why) = &writer.failed {
+        let mut failed = run.record.writer.lock().await;
+        if let Some(why) = &*failed {
             return Err(unkept(why.clone()));
         }
-        if !run.record.has_unkept() {
+        if run.record.unkept.lock().parts.is_empty() {
             return Ok(());
         }
         self.store_script(run).await?;
-        let noted = std::mem::take(&mut *run.record.unkept.lock());
-        let is_quick = writer.safe.is_some_and(|safe| safe.elapsed() < UNSAFE);
+        let Unkept { parts, has_call } = std::mem::take(&mut *run.record.unkept.lock());
         let Checkpoints { records, kind, .. } = &*run.record.checkpoints;
-        if let Err(error) = records.put_parts(*kind, &run.record.id, noted, is_quick).await {
-            writer.failed = Some(error.to_string());
-            return Err(unkept(error.to_string()));
-        }
-        if !is_quick {
-            writer.safe = Some(Instant::now());
-        }
-        Ok(())
+        let kept = records.put_parts(*kind, &run.record.id, parts, !has_call).await;
+        kept.map_err(|error| unkept(failed.insert(error.to_string()).clone()))
     }
 
     /// Takes the note back: the call was not made.
@@ -365,11 +372,12 @@ impl ParkedFlows {
         }
     }
 
-    /// Keeps a script that has stopped early. Returns the token with which it goes on, if there is anything to
+    /// Keeps a script that has stopped early, or was cancelled. Returns the token with which it goes on, if there is anything to
     /// go on from.
     pub(crate) async fn set_script_aside(
         &self,
         run: &ScriptRun,
+        state: ScriptState,
         grants: Value,
         left: Duration,
     ) -> Option<String> {
@@ -377,7 +385,7 @@ impl ParkedFlows {
         if !record.is_there() {
             return None;
         }
-        let flow = ParkedFlow { grants, ..run.flow(ScriptState::Stopped, left) };
+        let flow = ParkedFlow { grants, ..run.flow(state, left) };
         let put = self.put(&record.checkpoints.owner, Some(&record.id), &flow, false).await;
         match put {
             Ok(id) => {

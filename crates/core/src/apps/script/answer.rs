@@ -13,7 +13,7 @@ use nonet_text::{
 use serde_json::{Value, json};
 
 use super::{
-    CPU, RUN_SCRIPT, ScriptRun,
+    CPU, RUN_SCRIPT, ScriptRun, ScriptState,
     drive::{DoneRequest, ScriptEnd},
     way_on,
 };
@@ -100,7 +100,11 @@ impl Apps {
         left: Duration,
     ) -> Fault {
         let grants = caller.run.as_ref().map(|run| run.kept()).unwrap_or_default();
-        let token = self.scripts.set_script_aside(run, grants, left).await;
+        let state = match end {
+            ScriptEnd::Cancelled => ScriptState::Cancelled,
+            _ => ScriptState::Stopped,
+        };
+        let token = self.scripts.set_script_aside(run, state, grants, left).await;
         let (fault, failure, log) = match end {
             ScriptEnd::Failed { failure, log } => (fault_of(&failure), Some(failure), log),
             ScriptEnd::TimedOut => (timed_out(run.timeout), None, String::new()),

@@ -1,6 +1,7 @@
 //! The loop of a running script: what the worker asks for is carried out, kept, and answered.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -13,6 +14,7 @@ use futures::{
     future::{BoxFuture, OptionFuture},
     stream::FuturesUnordered,
 };
+use nonet_base::text::clip;
 use nonet_script::{
     frames::{Failure, FromWorker, Op, Progress, Request, ToWorker},
     ledger::Ledger,
@@ -26,7 +28,10 @@ use nonet_text::{
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json, value::to_raw_value};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::{
+    sync::{Notify, Semaphore, mpsc},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{MAX_CALLS, ScriptRun, requests::RequestEnd};
@@ -42,10 +47,16 @@ const MAX_REQUESTS: usize = 4 * MAX_CALLS;
 const MAX_WAITING: usize = 64 << 20;
 /// How many bytes of values are remembered for the report of a script that stops early.
 const MAX_NOTED: usize = 16 << 20;
+/// How many characters of a tool's name a place has.
+const NAME: usize = 100;
+/// How many bytes of answers may wait for the script to read them.
+const MAX_UNREAD: usize = 64 << 20;
 /// How long answers wait for others to be kept with them.
 const KEEP_AFTER: Duration = Duration::from_millis(20);
 /// How long calls in flight may take to end when their script has failed.
 const GRACE: Duration = Duration::from_secs(10);
+/// The same for a script that was cancelled.
+const CANCEL_GRACE: Duration = Duration::from_secs(1);
 
 /// How a run of a script ended.
 pub(super) enum ScriptEnd {
@@ -175,8 +186,8 @@ impl<'a> Driver<'a> {
         self.unused.load(Ordering::Acquire)
     }
 
-    fn note_answer(&self, place: &str, done: &DoneRequest, got: (u64, u64)) {
-        self.apps.scripts.note_answer(self.script, place, done, got);
+    fn note_answer(&self, place: &str, done: &DoneRequest, got: (u64, u64)) -> Result<(), Fault> {
+        self.apps.scripts.note_answer(self.script, place, done, got)
     }
 
     /// Keeps what was noted so far.
@@ -199,7 +210,10 @@ impl<'a> Driver<'a> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         // There is room for every request of a run, and the receiver lives as long.
         let _ = self.held.try_send(id);
-        quiet.await;
+        tokio::select! {
+            () = quiet => {}
+            () = self.halt.cancelled() => {}
+        }
         self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 
@@ -221,7 +235,10 @@ impl<'a> Driver<'a> {
             sent: 0,
             idles: 0,
             requests: 0,
+            calls: 0,
             bytes: 0,
+            replayed: HashMap::new(),
+            noted_at: None,
             log: String::new(),
         };
         let end = loop {
@@ -238,6 +255,7 @@ enum Event {
     Message(Result<FromWorker, WorkerError>),
     Ended(Box<Ended>),
     Held(u64),
+    Read,
     /// What was noted is to be kept.
     Keep,
     Kept(Result<(), Fault>),
@@ -259,8 +277,12 @@ struct Turn<'d, 'a> {
     sent: usize,
     idles: usize,
     requests: usize,
-    /// The size of the requests that wait.
+    calls: usize,
+    /// The size of the requests that wait, and of those among them that wait for an earlier answer.
     bytes: usize,
+    replayed: HashMap<u64, usize>,
+    /// When the first answer was noted that nobody keeps yet.
+    noted_at: Option<Instant>,
     log: String,
 }
 
@@ -272,14 +294,18 @@ impl Turn<'_, '_> {
     /// Handles what comes next. Returns how the run ends, if it does.
     async fn step(&mut self) -> Option<ScriptEnd> {
         let driver = self.driver;
+        let unread = self.worker.unread();
+        let has_room = unread.bytes() < MAX_UNREAD;
+        let keep_at = self.noted_at.map_or_else(Instant::now, |at| at + KEEP_AFTER);
         // Only the wait may be given up: what came is handled to its end.
         let event = tokio::select! {
             message = self.worker.read() => Event::Message(message),
-            Some(ended) = self.running.next() => Event::Ended(Box::new(ended)),
+            Some(ended) = self.running.next(), if has_room => Event::Ended(Box::new(ended)),
+            () = unread.are_less(), if !has_room => Event::Read,
             Some(id) = self.newly_held.recv() => Event::Held(id),
             kept = kept(&mut self.keeping) => Event::Kept(kept),
             () = driver.keep_soon.notified(), if self.keeping.is_none() => Event::Keep,
-            () = tokio::time::sleep(KEEP_AFTER), if self.keeping.is_none() && driver.record.has_unkept() => {
+            () = tokio::time::sleep_until(keep_at), if self.keeping.is_none() && self.noted_at.is_some() => {
                 Event::Keep
             }
             () = driver.limit.over() => return Some(ScriptEnd::TimedOut),
@@ -289,7 +315,10 @@ impl Turn<'_, '_> {
             Event::Message(message) => self.hear(message),
             Event::Ended(ended) => self.take(*ended).await,
             Event::Held(id) => self.send(ToWorker::Held { id }).await,
+            // There is room for answers again.
+            Event::Read => Ok(()),
             Event::Keep => {
+                self.noted_at = None;
                 self.keeping = Some(Box::pin(driver.keep_noted()));
                 Ok(())
             }
@@ -369,16 +398,20 @@ impl Turn<'_, '_> {
     fn begin(&mut self, request: Request) -> Result<(), ScriptEnd> {
         self.requests += 1;
         let Request { id, op } = request;
+        self.calls += usize::from(matches!(op, Op::Call { .. }));
         let (key, size) = key_of(&op);
         self.bytes += size;
-        if self.requests > MAX_REQUESTS || self.bytes > MAX_WAITING {
+        // The worker counts calls as well; a script that has got the better of it ends here.
+        if self.calls > MAX_CALLS || self.requests > MAX_REQUESTS || self.bytes > MAX_WAITING {
             let message = format!(
-                "The script was stopped: it makes more than {MAX_REQUESTS} requests, or more than {MAX_WAITING} bytes of them wait."
+                "The script was stopped: it makes more than {MAX_CALLS} calls or {MAX_REQUESTS} requests, or more than {MAX_WAITING} bytes of them wait."
             );
             return Err(ScriptEnd::Fault(Box::new(Fault::new(FaultCode::RateLimited, message))));
         }
         let place = self.ledger.place(&key);
-        if !self.ledger.ask(id, &place) {
+        if self.ledger.ask(id, &place) {
+            self.replayed.insert(id, size);
+        } else {
             let driver = self.driver;
             self.running.push(Box::pin(async move {
                 let end = driver.carry_out(id, &place, op).await;
@@ -401,13 +434,16 @@ impl Turn<'_, '_> {
         };
         let at_ms = self.driver.apps.keeping.clock.unix_ms();
         if lasts {
-            self.driver.note_answer(&place, &done, (self.ledger.number(), at_ms));
+            let got = (self.ledger.number(), at_ms);
+            self.driver.note_answer(&place, &done, got).map_err(|fault| ScriptEnd::Fault(Box::new(fault)))?;
+            self.noted_at.get_or_insert_with(Instant::now);
         }
         self.answer(id, done, at_ms).await
     }
 
     /// Answers a request with what an earlier run got.
     async fn repeat(&mut self, id: u64, place: &str) -> Result<(), ScriptEnd> {
+        self.bytes = self.bytes.saturating_sub(self.replayed.remove(&id).unwrap_or_default());
         let Some((done, at_ms)) = self.driver.record.earlier(place) else { return Ok(()) };
         self.answer(id, done, at_ms).await
     }
@@ -441,8 +477,8 @@ impl Turn<'_, '_> {
             while let Some(Ended { place, end, .. }) = self.running.next().await {
                 if let RequestEnd::Done { done, lasts } = end {
                     let got = (self.ledger.number(), driver.apps.keeping.clock.unix_ms());
-                    if lasts {
-                        driver.note_answer(&place, &done, got);
+                    if lasts && let Err(fault) = driver.note_answer(&place, &done, got) {
+                        tracing::warn!(fault = fault.message, "an answer of a script was not kept");
                     }
                     driver.note(done);
                 }
@@ -453,7 +489,8 @@ impl Turn<'_, '_> {
         // Before anything else: those that wait already.
         driver.quiet.notify_waiters();
         let all = async { tokio::join!(rest, OptionFuture::from(keeping)) };
-        if tokio::time::timeout(GRACE, all).await.is_err() {
+        let grace = if matches!(end, ScriptEnd::Cancelled) { CANCEL_GRACE } else { GRACE };
+        if tokio::time::timeout(grace, all).await.is_err() {
             driver.cancel.cancel();
         }
         // One of them may be about to keep something, and does not go on.
@@ -463,6 +500,10 @@ impl Turn<'_, '_> {
             && let Err(fault) = driver.keep_noted().await
         {
             tracing::warn!(fault = fault.message, "answers of a script were not kept");
+            // A question would be answered in vain: the script could not go on from it.
+            if matches!(end, ScriptEnd::Open(_)) {
+                return ScriptEnd::Fault(Box::new(fault));
+            }
         }
         match end {
             // The worker can say no more.
@@ -489,9 +530,9 @@ fn key_of(op: &Op) -> (String, usize) {
     let digest = crate::graph::digest(&written);
     let digest = digest.get(..16).unwrap_or(&digest);
     let key = match op {
-        Op::Call { name, .. } => format!("call {name} {digest}"),
+        Op::Call { name, .. } => format!("call {} {digest}", clip(name, NAME)),
         Op::Search { .. } => format!("search {digest}"),
-        Op::Describe { name } => format!("describe {name}"),
+        Op::Describe { .. } => format!("describe {digest}"),
         Op::Result { .. } => format!("result {digest}"),
         Op::Ask { .. } => format!("ask {digest}"),
         Op::Sleep { .. } => format!("sleep {digest}"),

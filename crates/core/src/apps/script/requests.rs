@@ -204,7 +204,12 @@ impl Driver<'_> {
         if is_marked {
             self.apps.scripts.note_call(self.script, place, &tool.full);
         }
-        if let Err(fault) = self.keep_noted().await {
+        let kept = match self.keep_noted().await {
+            // The steps of a workflow are parts of the record.
+            Ok(()) => self.apps.scripts.store_script(self.script).await,
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = kept {
             return Ok(CallEnd::refused(&tool.full, &fault));
         }
         let log = Some(RunLog::new(self.record.journal()).part(place));
@@ -267,10 +272,13 @@ impl Driver<'_> {
             if self.halt.is_cancelled() {
                 return Err(not_run());
             }
-            if prepared.tool.is_repeatable() {
+            if prepared.tool.read_only {
                 self.keep_soon();
             } else {
-                apps.scripts.note_call(self.script, place, &prepared.tool.full);
+                // What may be repeated without harm needs no mark.
+                if !prepared.tool.is_repeatable() {
+                    apps.scripts.note_call(self.script, place, &prepared.tool.full);
+                }
                 self.keep_noted().await?;
             }
             Ok((place_of_call, None, cancel.clone()))
