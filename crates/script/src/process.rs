@@ -47,14 +47,17 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// Returns their size.
-    pub fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Acquire)
-    }
-
-    /// Waits until the worker has read one.
-    pub async fn are_less(&self) {
-        self.less.notified().await;
+    /// Waits until they have less than this many bytes.
+    pub async fn below(&self, most: usize) {
+        loop {
+            let less = self.less.notified();
+            tokio::pin!(less);
+            less.as_mut().enable();
+            if self.bytes.load(Ordering::Acquire) < most {
+                return;
+            }
+            less.await;
+        }
     }
 }
 
@@ -167,8 +170,7 @@ async fn written(
             return tracing::debug!(%error, "a worker takes no more messages");
         }
         unread.bytes.fetch_sub(bytes.len(), Ordering::AcqRel);
-        // Kept for the next who waits.
-        unread.less.notify_one();
+        unread.less.notify_waiters();
     }
 }
 

@@ -154,9 +154,13 @@ impl PlacementState {
             if program.holder == Some(own) && !may && (has_other || !can) {
                 // Another replica takes over once its calls have ended and it has stopped.
                 placed.set(ProgramPlace::Leaving);
-                if !placed.is_in_use() && replicas.end_lease(&lease(name)).await.is_ok() {
-                    program.holder = None;
+                if !placed.is_in_use() {
+                    // First, so that no call begins while the lease ends.
                     placed.set(ProgramPlace::Unknown);
+                    match replicas.end_lease(&lease(name)).await {
+                        Ok(_) => program.holder = None,
+                        Err(_) => placed.set(ProgramPlace::Leaving),
+                    }
                 }
             }
             // Whoever comes back first after an outage takes no program of a replica that has yet to register

@@ -233,8 +233,11 @@ impl ParkedFlows {
     /// Removes the oldest script that has stopped early, for which nobody waits. Returns whether there was one.
     async fn drop_stopped(&self, owner: &str) -> Result<bool, StoreError> {
         let all = self.0.records.all(self.0.kind, owner).await?;
-        let over = [json!(ScriptState::Stopped), json!(ScriptState::Cancelled)];
-        match all.into_iter().find(|record| over.contains(&record.body["script"]["state"])) {
+        let oldest = |state: ScriptState| {
+            let state = json!(state);
+            all.iter().find(|record| record.body["script"]["state"] == state)
+        };
+        match oldest(ScriptState::Stopped).or_else(|| oldest(ScriptState::Cancelled)) {
             Some(record) => Ok(self.0.records.take(self.0.kind, owner, &record.id).await?.is_some()),
             None => Ok(false),
         }

@@ -218,7 +218,9 @@ impl Apps {
             open: None,
             asks_about,
         };
-        if let Some(run) = self.scripts.cut_off(caller, &digest_of(app_id, &kept.script, &input)).await? {
+        if let Some(mut run) = self.scripts.cut_off(caller, &digest_of(app_id, &kept.script, &input)).await? {
+            (run.timeout, run.left) = (timeout, timeout);
+            (run.kept.label, run.kept.asks_about) = (kept.label, kept.asks_about);
             return Ok(run);
         }
         Ok(ScriptRun {
@@ -368,9 +370,9 @@ impl Apps {
         own.limits.max_result_bytes = usize::MAX;
         let limit = Limit::new(run.left);
         let driver = Driver::new(self, &own, &run, &limit, sink);
-        let end = match self.worker(&own, &run).await {
-            Ok((worker, _turn)) => driver.run(worker).await,
-            Err(fault) => ScriptEnd::Fault(Box::new(fault)),
+        let (end, has_run) = match self.worker(&own, &run).await {
+            Ok((worker, _turn)) => (driver.run(worker).await, true),
+            Err(fault) => (ScriptEnd::Fault(Box::new(fault)), false),
         };
         let (done, unused) = (driver.done(), driver.unused());
         match end {
@@ -384,7 +386,10 @@ impl Apps {
                 self.returned(caller, &run, value, log, (done, unused), began.elapsed()).await
             }
             end => {
-                let fault = self.stopped_script(&own, &run, end, done, limit.left()).await;
+                let is_cut_off =
+                    !has_run || caller.cancel.is_cancelled() || self.servers.stopping().is_cancelled();
+                let state = if is_cut_off { ScriptState::Cancelled } else { ScriptState::Stopped };
+                let fault = self.stopped_script(&own, &run, (end, state), done, limit.left()).await;
                 fault.to_result()
             }
         }

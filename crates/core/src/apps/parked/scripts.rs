@@ -176,6 +176,8 @@ impl ParkedFlows {
                     let fault = Fault::new(FaultCode::NeedsApproval, message);
                     return Err(fault.next("ask_user", json!({ "token": token })));
                 }
+                // Who looks again and again wants to see what is there now.
+                ScriptState::Running | ScriptState::Cancelled if caller.session.unattended => {}
                 ScriptState::Running | ScriptState::Cancelled => {
                     if let Some(checkpoints) = self.held(&record).await? {
                         let answers = checkpoints.before.len();
@@ -230,13 +232,15 @@ impl ParkedFlows {
 
     fn run_of(&self, flow: ParkedFlow, kept: KeptScript, checkpoints: Checkpoints) -> ScriptRun {
         let record = ScriptRecord::of(checkpoints, flow.by.clone(), true, flow.answered.saturating_add(1));
+        // Who cancels takes back what was allowed.
+        let grants = if kept.state == ScriptState::Cancelled { Value::Null } else { flow.grants };
         ScriptRun {
             kept: KeptScript { state: ScriptState::Running, open: None, ..kept },
             app_id: flow.app_id,
             input: flow.input,
             timeout: Duration::from_millis(flow.timeout_ms),
             left: Duration::from_millis(flow.left_ms),
-            grants: flow.grants,
+            grants,
             record,
         }
     }

@@ -95,15 +95,11 @@ impl Apps {
         &self,
         caller: &Caller,
         run: &ScriptRun,
-        end: ScriptEnd,
+        (end, state): (ScriptEnd, ScriptState),
         done: Vec<DoneRequest>,
         left: Duration,
     ) -> Fault {
         let grants = caller.run.as_ref().map(|run| run.kept()).unwrap_or_default();
-        let state = match end {
-            ScriptEnd::Cancelled => ScriptState::Cancelled,
-            _ => ScriptState::Stopped,
-        };
         let token = self.scripts.set_script_aside(run, state, grants, left).await;
         let (fault, failure, log) = match end {
             ScriptEnd::Failed { failure, log } => (fault_of(&failure), Some(failure), log),

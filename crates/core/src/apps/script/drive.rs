@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -18,7 +18,7 @@ use nonet_base::text::clip;
 use nonet_script::{
     frames::{Failure, FromWorker, Op, Progress, Request, ToWorker},
     ledger::Ledger,
-    process::{Worker, WorkerError},
+    process::{Unread, Worker, WorkerError},
 };
 use nonet_servers::downstream::ProgressSink;
 use nonet_state::{limit::Limit, session::Caller};
@@ -29,7 +29,7 @@ use nonet_text::{
 use parking_lot::Mutex;
 use serde_json::{Value, json, value::to_raw_value};
 use tokio::{
-    sync::{Notify, Semaphore, mpsc},
+    sync::{Notify, Semaphore, SemaphorePermit, mpsc},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -49,7 +49,7 @@ const MAX_WAITING: usize = 64 << 20;
 const MAX_NOTED: usize = 16 << 20;
 /// How many characters of a tool's name a place has.
 const NAME: usize = 100;
-/// How many bytes of answers may wait for the script to read them.
+/// How many bytes of answers may wait for the script to read them, beside those of requests in flight.
 const MAX_UNREAD: usize = 64 << 20;
 /// How long answers wait for others to be kept with them.
 const KEEP_AFTER: Duration = Duration::from_millis(20);
@@ -108,6 +108,9 @@ pub(super) struct Driver<'a> {
     sink: &'a ProgressSink,
     /// Limits the calls in flight.
     pub slots: Semaphore,
+    /// Limits the requests whose answers come next, and waits while the script reads none.
+    room: Semaphore,
+    unread: OnceLock<Arc<Unread>>,
     /// Withdraws calls that wait for their turn, and cancels calls in flight.
     pub halt: CancellationToken,
     pub cancel: CancellationToken,
@@ -151,6 +154,8 @@ impl<'a> Driver<'a> {
             script: run,
             sink,
             slots: Semaphore::new(AT_ONCE),
+            room: Semaphore::new(AT_ONCE),
+            unread: OnceLock::new(),
             halt: CancellationToken::new(),
             cancel: caller.cancel.child_token(),
             asking: Mutex::default(),
@@ -190,6 +195,18 @@ impl<'a> Driver<'a> {
         self.apps.scripts.note_answer(self.script, place, done, got)
     }
 
+    /// Waits until there is room for one more answer: as long as this is held, it counts as one.
+    pub(super) async fn room(&self) -> Option<SemaphorePermit<'_>> {
+        let room = self.room.acquire().await.ok();
+        if let Some(unread) = self.unread.get() {
+            tokio::select! {
+                () = unread.below(MAX_UNREAD) => {}
+                () = self.halt.cancelled() => {}
+            }
+        }
+        room
+    }
+
     /// Keeps what was noted so far.
     pub(super) async fn keep_noted(&self) -> Result<(), Fault> {
         self.apps.scripts.keep_noted(self.script).await
@@ -220,6 +237,7 @@ impl<'a> Driver<'a> {
     /// Runs the script to its end, its failure, or a question.
     pub(super) async fn run(&self, worker: Worker) -> ScriptEnd {
         let ledger = Ledger::new(self.record.answers());
+        let _ = self.unread.set(worker.unread());
         let newly_held = self.newly_held.lock().take();
         let Some(newly_held) = newly_held else {
             return ScriptEnd::Fault(Box::new(Fault::new(FaultCode::Internal, "The script was run twice.")));
@@ -255,7 +273,6 @@ enum Event {
     Message(Result<FromWorker, WorkerError>),
     Ended(Box<Ended>),
     Held(u64),
-    Read,
     /// What was noted is to be kept.
     Keep,
     Kept(Result<(), Fault>),
@@ -294,14 +311,11 @@ impl Turn<'_, '_> {
     /// Handles what comes next. Returns how the run ends, if it does.
     async fn step(&mut self) -> Option<ScriptEnd> {
         let driver = self.driver;
-        let unread = self.worker.unread();
-        let has_room = unread.bytes() < MAX_UNREAD;
         let keep_at = self.noted_at.map_or_else(Instant::now, |at| at + KEEP_AFTER);
         // Only the wait may be given up: what came is handled to its end.
         let event = tokio::select! {
             message = self.worker.read() => Event::Message(message),
-            Some(ended) = self.running.next(), if has_room => Event::Ended(Box::new(ended)),
-            () = unread.are_less(), if !has_room => Event::Read,
+            Some(ended) = self.running.next() => Event::Ended(Box::new(ended)),
             Some(id) = self.newly_held.recv() => Event::Held(id),
             kept = kept(&mut self.keeping) => Event::Kept(kept),
             () = driver.keep_soon.notified(), if self.keeping.is_none() => Event::Keep,
@@ -315,8 +329,6 @@ impl Turn<'_, '_> {
             Event::Message(message) => self.hear(message),
             Event::Ended(ended) => self.take(*ended).await,
             Event::Held(id) => self.send(ToWorker::Held { id }).await,
-            // There is room for answers again.
-            Event::Read => Ok(()),
             Event::Keep => {
                 self.noted_at = None;
                 self.keeping = Some(Box::pin(driver.keep_noted()));

@@ -87,6 +87,11 @@ fn thrown(fault: &Fault) -> Value {
 impl Driver<'_> {
     /// Carries out a request.
     pub(super) async fn carry_out(&self, id: u64, place: &str, op: Op) -> RequestEnd {
+        // Calls wait for room once they need nobody's approval.
+        let _room = match op {
+            Op::Search { .. } | Op::Describe { .. } | Op::Result { .. } => self.room().await,
+            _ => None,
+        };
         match op {
             Op::Call { name, params } => self.call(id, place, &name, params).await,
             Op::Search { query, more } => RequestEnd::of("search", self.search(query, more).await),
@@ -197,7 +202,7 @@ impl Driver<'_> {
         let config = self.apps.servers.config();
         let kind = config.apps.get(&*tool.name).map(|app| &app.kind);
         let is_marked = !matches!(kind, Some(AppKind::Workflow { .. }));
-        let _slot = self.slots.acquire().await.ok();
+        let (_room, _slot) = (self.room().await, self.slots.acquire().await.ok());
         if self.halt.is_cancelled() {
             return Ok(CallEnd::refused(&tool.full, &not_run()));
         }
@@ -268,6 +273,7 @@ impl Driver<'_> {
         let cancel = self.cancel.child_token();
         let turn = async |prepared: &PreparedCall| {
             let run = RunTurn { caller, slots: &self.slots, halt: &self.halt };
+            let room = self.room().await;
             let place_of_call = apps.turn_of(run, prepared, None, &cancel).await?;
             if self.halt.is_cancelled() {
                 return Err(not_run());
@@ -281,7 +287,7 @@ impl Driver<'_> {
                 }
                 self.keep_noted().await?;
             }
-            Ok((place_of_call, None, cancel.clone()))
+            Ok(((place_of_call, room), None, cancel.clone()))
         };
         let end = match Box::pin(apps.calls.run(caller, &begun, &mut plan, turn)).await {
             Ok(RecordedCall { tool, made, .. }) => {
