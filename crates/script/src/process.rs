@@ -47,13 +47,18 @@ pub struct Unread {
 }
 
 impl Unread {
+    /// Returns their size.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Acquire)
+    }
+
     /// Waits until they have less than this many bytes.
     pub async fn below(&self, most: usize) {
         loop {
             let less = self.less.notified();
             tokio::pin!(less);
             less.as_mut().enable();
-            if self.bytes.load(Ordering::Acquire) < most {
+            if self.bytes() < most {
                 return;
             }
             less.await;

@@ -376,8 +376,8 @@ impl ParkedFlows {
         }
     }
 
-    /// Keeps a script that has stopped early, or was cancelled. Returns the token with which it goes on, if there is anything to
-    /// go on from.
+    /// Keeps a script that has stopped early, or was cancelled. Returns the token with which it goes on, if
+    /// there is anything to go on from.
     pub(crate) async fn set_script_aside(
         &self,
         run: &ScriptRun,

@@ -29,7 +29,7 @@ use nonet_text::{
 use parking_lot::Mutex;
 use serde_json::{Value, json, value::to_raw_value};
 use tokio::{
-    sync::{Notify, Semaphore, SemaphorePermit, mpsc},
+    sync::{Notify, Semaphore, mpsc},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -108,8 +108,8 @@ pub(super) struct Driver<'a> {
     sink: &'a ProgressSink,
     /// Limits the calls in flight.
     pub slots: Semaphore,
-    /// Limits the requests whose answers come next, and waits while the script reads none.
-    room: Semaphore,
+    /// Limits the requests in flight that are no calls.
+    pub looks: Semaphore,
     unread: OnceLock<Arc<Unread>>,
     /// Withdraws calls that wait for their turn, and cancels calls in flight.
     pub halt: CancellationToken,
@@ -154,7 +154,7 @@ impl<'a> Driver<'a> {
             script: run,
             sink,
             slots: Semaphore::new(AT_ONCE),
-            room: Semaphore::new(AT_ONCE),
+            looks: Semaphore::new(AT_ONCE),
             unread: OnceLock::new(),
             halt: CancellationToken::new(),
             cancel: caller.cancel.child_token(),
@@ -195,16 +195,21 @@ impl<'a> Driver<'a> {
         self.apps.scripts.note_answer(self.script, place, done, got)
     }
 
-    /// Waits until there is room for one more answer: as long as this is held, it counts as one.
-    pub(super) async fn room(&self) -> Option<SemaphorePermit<'_>> {
-        let room = self.room.acquire().await.ok();
+    /// Whether the script is to read answers before it gets more. Who has taken a place for a request gives it
+    /// back then, waits, and takes one again: others may wait for the place.
+    pub(super) fn is_full(&self) -> bool {
+        let is_full = self.unread.get().is_some_and(|unread| unread.bytes() >= MAX_UNREAD);
+        is_full && !self.halt.is_cancelled()
+    }
+
+    /// Waits until the script has read enough.
+    pub(super) async fn has_read(&self) {
         if let Some(unread) = self.unread.get() {
             tokio::select! {
                 () = unread.below(MAX_UNREAD) => {}
                 () = self.halt.cancelled() => {}
             }
         }
-        room
     }
 
     /// Keeps what was noted so far.

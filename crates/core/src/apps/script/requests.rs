@@ -17,6 +17,7 @@ use nonet_text::{
     results::{self, is_error, json_len, value_of},
 };
 use serde_json::{Map, Value, json};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::drive::{DoneRequest, Driver};
 use crate::{
@@ -87,9 +88,8 @@ fn thrown(fault: &Fault) -> Value {
 impl Driver<'_> {
     /// Carries out a request.
     pub(super) async fn carry_out(&self, id: u64, place: &str, op: Op) -> RequestEnd {
-        // Calls wait for room once they need nobody's approval.
-        let _room = match op {
-            Op::Search { .. } | Op::Describe { .. } | Op::Result { .. } => self.room().await,
+        let _look = match op {
+            Op::Search { .. } | Op::Describe { .. } | Op::Result { .. } => self.place(&self.looks).await,
             _ => None,
         };
         match op {
@@ -189,6 +189,18 @@ impl Driver<'_> {
         }
     }
 
+    /// Takes a place for a request, once the script has read enough of its answers.
+    async fn place<'p>(&self, places: &'p Semaphore) -> Option<SemaphorePermit<'p>> {
+        loop {
+            let place = places.acquire().await.ok();
+            if !self.is_full() {
+                return place;
+            }
+            drop(place);
+            self.has_read().await;
+        }
+    }
+
     async fn call_app(&self, place: &str, tool: &Tool, params: Value) -> Result<CallEnd, Box<OpenQuestion>> {
         let input = match params {
             Value::Object(params) => tool.app_input(params),
@@ -202,7 +214,7 @@ impl Driver<'_> {
         let config = self.apps.servers.config();
         let kind = config.apps.get(&*tool.name).map(|app| &app.kind);
         let is_marked = !matches!(kind, Some(AppKind::Workflow { .. }));
-        let (_room, _slot) = (self.room().await, self.slots.acquire().await.ok());
+        let _slot = self.place(&self.slots).await;
         if self.halt.is_cancelled() {
             return Ok(CallEnd::refused(&tool.full, &not_run()));
         }
@@ -272,9 +284,15 @@ impl Driver<'_> {
         };
         let cancel = self.cancel.child_token();
         let turn = async |prepared: &PreparedCall| {
-            let run = RunTurn { caller, slots: &self.slots, halt: &self.halt };
-            let room = self.room().await;
-            let place_of_call = apps.turn_of(run, prepared, None, &cancel).await?;
+            let place_of_call = loop {
+                let run = RunTurn { caller, slots: &self.slots, halt: &self.halt };
+                let place = apps.turn_of(run, prepared, None, &cancel).await?;
+                if !self.is_full() {
+                    break place;
+                }
+                drop(place);
+                self.has_read().await;
+            };
             if self.halt.is_cancelled() {
                 return Err(not_run());
             }
@@ -287,7 +305,7 @@ impl Driver<'_> {
                 }
                 self.keep_noted().await?;
             }
-            Ok(((place_of_call, room), None, cancel.clone()))
+            Ok((place_of_call, None, cancel.clone()))
         };
         let end = match Box::pin(apps.calls.run(caller, &begun, &mut plan, turn)).await {
             Ok(RecordedCall { tool, made, .. }) => {
