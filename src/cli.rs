@@ -13,6 +13,7 @@ macro_rules! raw {
 mod add;
 mod answers;
 mod approve;
+mod as_person;
 mod args;
 mod ask;
 mod audit;
@@ -236,8 +237,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             Box::pin(run_loaded(Command::Serve { http: http.or(http_address) }, config, profile)).await
         }
         Command::Doctor { yes, verbose } => {
-            Box::pin(run_loaded(Command::Check { json: false, verbose, fix: true, yes }, config, profile))
-                .await
+            let check = Command::Check { json: false, verbose, person: None, fix: true, yes };
+            Box::pin(run_loaded(check, config, profile)).await
         }
         command => Box::pin(run_loaded(command, config, profile)).await,
     }
@@ -286,6 +287,9 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
         Command::Serve { http } => Box::pin(serve::run(loaded, profile, http)).await,
         Command::Connect { .. } => connect::to_shared(&file, profile, found.by_trust).await,
         Command::Shared { .. } => connect::be_shared(loaded).await,
+        Command::Check { json, person: Some(person), .. } => {
+            as_person::run(&loaded.config, profile.as_deref(), &person, json)
+        }
         Command::Check { json, verbose, fix: false, .. } => check::run(loaded, json, verbose, None).await,
         Command::Check { verbose, yes, .. } => {
             let mut offers = Vec::new();

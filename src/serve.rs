@@ -39,10 +39,12 @@ use std::{
     time::Duration,
 };
 
+use ::http::Extensions;
 pub(crate) use access::WITHOUT_TOKENS;
 pub use http::{HttpOptions, ServeAddress, serve_http};
 pub use neighbours::{Neighbours, SilentGateway};
 use nonet_api::{notice::Notice, status::ServeMode};
+use nonet_auth::Person;
 use nonet_base::{json::set_member, text};
 use nonet_config::{ClientLimits, Config, KnownToken};
 use nonet_core::{FollowedResource, Gate, Gateway};
@@ -128,7 +130,7 @@ pub async fn serve_lines(
     gateway.errands.ends_with_client();
     gateway.recall();
     connect_soon(&gateway);
-    let server = NonetServer::new(gateway.clone(), profile, None, None);
+    let server = NonetServer::new(gateway.clone(), profile, None, None, None);
     let (ended, greeted) = (CancellationToken::new(), gateway.clone());
     let serving =
         lines::serve(server, lines, writer, limits, ended.clone(), move || connect_recalled(&greeted));
@@ -183,6 +185,10 @@ struct KnownClient {
 #[derive(Clone)]
 struct RequestAccount(Arc<Account>);
 
+/// The person of a request over HTTP, stored in the request's extensions.
+#[derive(Clone)]
+struct RequestPerson(Arc<Person>);
+
 /// The handler of one session.
 #[derive(Clone)]
 pub struct NonetServer {
@@ -212,19 +218,20 @@ pub struct NonetServer {
 }
 
 impl NonetServer {
-    /// Returns a handler with a new session. `strangers`, over HTTP, is the account of requests without a
+    /// Returns a handler with a new session, for the person who has signed in, if somebody has. `strangers`, over HTTP, is the account of requests without a
     /// token and without a session. `no_return` is cancelled once nobody can come back for parked requests;
     /// without it, they end with the session.
     fn new(
         gateway: Arc<Gateway>,
         profile: Option<String>,
+        person: Option<Arc<Person>>,
         strangers: Option<Arc<Account>>,
         no_return: Option<CancellationToken>,
     ) -> Self {
         let http = strangers.is_some();
         let session = match strangers {
             None => gateway.sessions.open(profile),
-            Some(strangers) => gateway.sessions.open_under(profile, strangers),
+            Some(strangers) => gateway.sessions.open_under(profile, person, strangers),
         };
         if !http {
             gateway.greet(&session);
@@ -430,9 +437,14 @@ impl NonetServer {
             }
             None => self.session.account.clone(),
         };
+        let person = person_of(&context.beside);
+        if let Some(person) = person {
+            self.gateway.sessions.people.sees(&self.session.owner, person);
+        }
         Caller {
             session: self.session.clone(),
             account,
+            person: person.cloned(),
             client,
             cancel: context.cancel.clone(),
             lasting,
@@ -458,6 +470,11 @@ impl NonetServer {
 /// Returns the account of a request's token, if it has one.
 fn of_token(context: &RequestContext) -> Option<&Arc<Account>> {
     context.beside.get::<RequestAccount>().map(|RequestAccount(account)| account)
+}
+
+/// Returns the person of a request, if somebody has signed in.
+fn person_of(beside: &Extensions) -> Option<&Arc<Person>> {
+    beside.get::<RequestPerson>().map(|RequestPerson(person)| person)
 }
 
 /// Returns the error for a request beyond a quota.

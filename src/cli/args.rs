@@ -206,6 +206,10 @@ pub(super) enum Command {
         /// Show the full stderr of servers that failed, and every operation that did not become a tool
         #[arg(long, short)]
         verbose: bool,
+        /// Say instead what a person would get who signs in: a JSON file with the `claims` and `scopes` of a
+        /// token, and perhaps a `tool` and `params` that policies with `when` are asked about
+        #[arg(long = "as", value_name = "FILE", conflicts_with_all = ["fix", "verbose"])]
+        person: Option<PathBuf>,
         /// Offer to mend what can be mended, like `nonet doctor`
         #[arg(long, conflicts_with = "json")]
         fix: bool,

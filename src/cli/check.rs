@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use nonet_api::status::{GatewayStatus, ReplicaStatus, ServerState, ServerStatus};
-use nonet_config::{ConfigFault, LoadError, LoadedConfig, OnChange, shell};
+use nonet_auth::{IssuerCheck, Issuers};
+use nonet_config::{Config, ConfigFault, LoadError, LoadedConfig, OnChange, shell};
 use nonet_core::Gateway;
 use nonet_hosts as hosts;
 use nonet_meta as meta;
@@ -93,6 +94,10 @@ pub(super) async fn run(
         }
     }
     let replicas = replicas(&gateway).await;
+    let issuers = match &config.auth {
+        Some(auth) => Issuers::new(auth).map_err(anyhow::Error::msg)?.look().await,
+        None => Vec::new(),
+    };
     let mut status = gateway.status(&Caller::default());
     let mut warnings = warnings(&gateway);
     warnings.extend(audit_warning(&status));
@@ -100,6 +105,7 @@ pub(super) async fn run(
         let message = format!("{}.", serve::WITHOUT_TOKENS);
         warnings.push(Warning { server: "gateway".into(), message, serious: false });
     }
+    warnings.extend(auth_warnings(&config, &issuers));
     if config.embedder.onnxruntime.is_some() && config.embedder.model.is_none() {
         let message = "`[embedder] onnxruntime` does nothing without `model`: the built-in model needs no library. Remove the \
                        key, or name a model."
@@ -136,6 +142,7 @@ pub(super) async fn run(
         definitions: meta::saving(&gateway),
         warnings,
         documents: documents(&gateway),
+        issuers,
         reach: gateway.servers.reach().await,
         unmatched: gateway.unmatched(),
     };
@@ -175,6 +182,8 @@ struct Report {
     warnings: Vec<Warning>,
     /// The import reports of REST services' documents, by server.
     documents: BTreeMap<Arc<str>, DocumentReport>,
+    /// The issuers of `[auth]`, with their keys.
+    issuers: Vec<IssuerCheck>,
     /// What locally started servers could access.
     reach: BTreeMap<Arc<str>, Reach>,
     unmatched: Vec<UnmatchedRule>,
@@ -210,6 +219,13 @@ impl Report {
         if !self.documents.is_empty() {
             status["documents"] = json!(self.documents);
         }
+        if !self.issuers.is_empty() {
+            let issuers = self.issuers.iter().map(|one| match &one.keys {
+                Ok((keys, unused)) => json!({ "issuer": one.issuer, "keys": keys, "keys_not_used": unused }),
+                Err(why) => json!({ "issuer": one.issuer, "error": why }),
+            });
+            status["issuers"] = issuers.collect();
+        }
         if !self.reach.is_empty() {
             status["reach"] = json!(self.reach);
         }
@@ -236,6 +252,12 @@ impl Report {
         self.print_servers(verbose);
         if let Some(replicas) = self.status.cluster.as_ref().and_then(|cluster| cluster.replicas.as_ref()) {
             say!("cluster: {} running", show::count(replicas.len() as u64, "replica"));
+        }
+        for one in &self.issuers {
+            if let Ok((keys, unused)) = one.keys {
+                let unused = if unused > 0 { format!(", {unused} of no use here") } else { String::new() };
+                say!("[auth] {}: {}{unused}", one.issuer, show::count(keys as u64, "key"));
+            }
         }
         for (server, report) in &self.documents {
             say!("{server}: {}", of_document(report, verbose));
@@ -399,6 +421,21 @@ struct Warning {
 const LARGE_DEFINITION: usize = 10_000;
 /// How many tools a warning names.
 const NAMED: usize = 3;
+
+/// Returns warnings about sign-ins.
+fn auth_warnings(config: &Config, issuers: &[IssuerCheck]) -> Vec<Warning> {
+    let warning = |message: String, serious| Warning { server: "[auth]".into(), message, serious };
+    let of_issuer = |one: &IssuerCheck| match &one.keys {
+        Err(why) => Some(warning(format!("nobody can sign in with {}: {why}", one.issuer), true)),
+        Ok((0, _)) => Some(warning(format!("{} has no key that can be used here", one.issuer), true)),
+        Ok(_) => None,
+    };
+    let all = config.auth.as_ref().filter(|auth| !auth.sorts_people).map(|_| {
+        let message = "whoever can sign in gets every tool: set `profile` in [auth], or `claims` or `scopes` in profiles";
+        warning(message.into(), false)
+    });
+    issuers.iter().filter_map(of_issuer).chain(all).collect()
+}
 
 /// Returns the warning about an audit log that cannot be written.
 fn audit_warning(status: &GatewayStatus) -> Option<Warning> {

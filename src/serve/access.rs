@@ -1,17 +1,25 @@
 //! Access over HTTP by bearer tokens, and the profile of a request.
 //!
 //! Decides from a configuration, the headers of a request and what is known beside them; knows nothing of MCP
-//! except the form of an error. Without tokens in the configuration, the token of this machine's user is the
-//! only one.
+//! except the form of an error. A token is one of the configuration, or one that an issuer of `[auth]` made for
+//! a person. Without either in the configuration, the token of this machine's user is the only one.
+
+use std::sync::Arc;
 
 use axum::{body::Body, response::Response};
 use http::{
     Extensions, HeaderMap, HeaderValue, StatusCode,
-    header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE},
+    header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
-use nonet_config::{BearerToken, Config, KnownToken};
+use nonet_auth::{
+    Issuers, Person, TokenFault,
+    metadata::{self, challenge},
+    opening::{self, Opening},
+};
+use nonet_config::{AuthSettings, BearerToken, Config, KnownToken};
 use nonet_core::Gateway;
 use nonet_store::doors::OwnerToken;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::listen::{InboundConnection, Stranger};
@@ -35,6 +43,8 @@ pub(super) enum AccessDenied {
     NotForThem(Stranger),
     /// The token is for another profile.
     NotWithThisToken,
+    /// `[auth]` refuses the request.
+    NotSignedIn(Box<SignInRefusal>),
     /// The profile does not exist.
     NoProfile {
         /// The requested profile.
@@ -42,6 +52,15 @@ pub(super) enum AccessDenied {
         /// All profiles; absent if access needs a token.
         known: Option<Vec<String>>,
     },
+}
+
+/// The refusal of a request whose client can sign in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SignInRefusal {
+    status: StatusCode,
+    /// The value of `WWW-Authenticate`, where another token would help.
+    challenge: Option<String>,
+    message: String,
 }
 
 /// The kind of token that a request needs.
@@ -53,24 +72,65 @@ pub(super) enum TokenKind {
     OfOwner,
 }
 
-/// What is known about a request besides its headers. Looked up only if the configuration has no tokens.
-#[derive(Clone, Copy, Debug, Default)]
+/// What is known about a request besides its headers and the tokens of the configuration.
+#[derive(Clone, Debug, Default)]
 pub(super) struct PeerIdentity {
-    /// The token of this machine's user.
+    /// The token of this machine's user, if the configuration has no tokens.
     owner: Option<BearerToken>,
     /// Who sends a request that needs no token.
     stranger: Option<Stranger>,
+    /// Whom an issuer has signed in, or why the token is none of theirs.
+    person: Option<Result<Arc<Person>, TokenFault>>,
 }
 
 /// The door's own knowledge of who may come in.
 pub(super) struct Entrance {
     /// None without a state folder.
     owner: Option<OwnerToken>,
+    /// The issuers of `[auth]`, and the configuration that names them.
+    issuers: Mutex<Option<(Arc<Config>, Arc<Issuers>)>>,
 }
 
 impl Entrance {
     pub(super) fn new(gateway: &Gateway) -> Self {
-        Self { owner: gateway.keeping.folder.as_deref().map(OwnerToken::of) }
+        let owner = gateway.keeping.folder.as_deref().map(OwnerToken::of);
+        Self { owner, issuers: Mutex::default() }
+    }
+
+    /// Returns the issuers of a configuration. Those of the last one stay, with what they know, unless `[auth]`
+    /// has changed.
+    fn issuers(&self, config: &Arc<Config>, auth: &AuthSettings) -> Result<Arc<Issuers>, String> {
+        let mut known = self.issuers.lock();
+        if let Some((of, issuers)) = &*known
+            && (Arc::ptr_eq(of, config) || issuers.are_of(auth))
+        {
+            let issuers = issuers.clone();
+            *known = Some((config.clone(), issuers.clone()));
+            return Ok(issuers);
+        }
+        let issuers = Arc::new(Issuers::new(auth)?);
+        *known = Some((config.clone(), issuers.clone()));
+        Ok(issuers)
+    }
+
+    /// Returns whom a token names that is not the configuration's, if there are issuers.
+    async fn person(
+        &self,
+        config: &Arc<Config>,
+        headers: &HeaderMap,
+        named: Option<&str>,
+    ) -> Option<Result<Arc<Person>, TokenFault>> {
+        let auth = config.auth.as_ref()?;
+        let text = only_bearer(headers)?;
+        let digest = BearerToken::new(text);
+        if config.has_token(digest) {
+            return None;
+        }
+        let issuers = match self.issuers(config, auth) {
+            Ok(issuers) => issuers,
+            Err(why) => return Some(Err(TokenFault::Away(why))),
+        };
+        Some(Box::pin(issuers.identify(text, digest, &metadata::resource(auth, named))).await)
     }
 
     /// Returns the token of this machine's user.
@@ -79,9 +139,15 @@ impl Entrance {
     }
 
     /// Returns what is known about a request besides its headers.
-    pub(super) async fn beside(&self, config: &Config, extensions: &Extensions) -> PeerIdentity {
+    pub(super) async fn beside(
+        &self,
+        config: &Arc<Config>,
+        (headers, extensions): (&HeaderMap, &Extensions),
+        named: Option<&str>,
+    ) -> PeerIdentity {
         if config.guarded {
-            return PeerIdentity::default();
+            let person = self.person(config, headers, named).await;
+            return PeerIdentity { person, ..PeerIdentity::default() };
         }
         if config.gateway.allow_without_tokens {
             let stranger = match InboundConnection::of(extensions) {
@@ -100,7 +166,7 @@ impl Entrance {
 }
 
 /// Who sends a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Requester<'a> {
     /// Anybody: access needs no token.
     Anybody,
@@ -108,6 +174,8 @@ enum Requester<'a> {
     Owner,
     /// A client limited to this profile.
     Under(&'a str),
+    /// Somebody who has signed in.
+    Person(&'a Arc<Person>),
 }
 
 /// An admitted request.
@@ -115,8 +183,10 @@ enum Requester<'a> {
 pub(super) struct Access {
     /// The profile that applies to it.
     pub profile: Option<String>,
-    /// Its token, if access needs one.
+    /// Its token, if that is one of the configuration.
     pub token: Option<KnownToken>,
+    /// Who has signed in, if somebody has.
+    pub person: Option<Arc<Person>>,
 }
 
 /// Admits a request to `/mcp`, or to `/mcp/NAME` if it is `named`. A request to `/mcp` without a profile's
@@ -124,12 +194,13 @@ pub(super) struct Access {
 pub(super) fn access(
     config: &Config,
     headers: &HeaderMap,
-    beside: PeerIdentity,
+    beside: &PeerIdentity,
     named: Option<&str>,
     default: Option<&str>,
 ) -> Result<Access, AccessDenied> {
-    let (who, token) = who(config, headers, beside)?;
+    let (who, token) = who(config, headers, beside, named)?;
     let profile = match (who, named) {
+        (Requester::Person(person), _) => opened(config, person, named, default)?,
         (Requester::Under(own), None) => Some(own),
         (Requester::Under(own), Some(named)) if own != named => return Err(AccessDenied::NotWithThisToken),
         (_, Some(named)) => Some(named),
@@ -142,7 +213,11 @@ pub(super) fn access(
         }
         profile => {
             let token = token.and_then(|token| config.known_token(token));
-            Ok(Access { profile: profile.map(Into::into), token })
+            let person = match who {
+                Requester::Person(person) => Some(person.clone()),
+                _ => None,
+            };
+            Ok(Access { profile: profile.map(Into::into), token, person })
         }
     }
 }
@@ -151,11 +226,44 @@ pub(super) fn access(
 pub(super) fn to_everything(
     config: &Config,
     headers: &HeaderMap,
-    beside: PeerIdentity,
+    beside: &PeerIdentity,
 ) -> Result<(), AccessDenied> {
-    match who(config, headers, beside)?.0 {
+    match who(config, headers, beside, None)?.0 {
         Requester::Anybody | Requester::Owner => Ok(()),
-        Requester::Under(_) => Err(AccessDenied::NotWithThisToken),
+        Requester::Person(person) if opened(config, person, None, None)?.is_none() => Ok(()),
+        Requester::Under(_) | Requester::Person(_) => Err(AccessDenied::NotWithThisToken),
+    }
+}
+
+/// Returns the profile that a person gets at `/mcp`, or at `/mcp/NAME` if it is `named`.
+fn opened<'a>(
+    config: &'a Config,
+    person: &Person,
+    named: Option<&'a str>,
+    default: Option<&'a str>,
+) -> Result<Option<&'a str>, AccessDenied> {
+    let auth = config.auth.as_ref().ok_or(AccessDenied::UnknownToken(TokenKind::OfFile))?;
+    let closed = |message: String| {
+        let refusal = SignInRefusal { status: StatusCode::FORBIDDEN, challenge: None, message };
+        Err(AccessDenied::NotSignedIn(Box::new(refusal)))
+    };
+    match opening::of(config, auth, person, named, default) {
+        Opening::Profile(profile) => Ok(profile),
+        Opening::NeedsScopes(scopes) => {
+            let message = format!("the access token needs the scopes `{}`: sign in for these", scopes.join(" "));
+            let error = Some(("insufficient_scope", message.as_str()));
+            let challenge = Some(challenge(auth, named, error, &scopes));
+            let refusal = SignInRefusal { status: StatusCode::FORBIDDEN, challenge, message };
+            Err(AccessDenied::NotSignedIn(Box::new(refusal)))
+        }
+        Opening::Several(profiles) => {
+            let all: Vec<String> = profiles.iter().map(|name| format!("/mcp/{name}")).collect();
+            closed(format!("several profiles are yours: choose one of the addresses {}", all.join(", ")))
+        }
+        Opening::Closed => closed(
+            "you have signed in, but no profile at this address is for you: ask whoever runs this gateway for access"
+                .into(),
+        ),
     }
 }
 
@@ -163,7 +271,8 @@ pub(super) fn to_everything(
 fn who<'a>(
     config: &'a Config,
     headers: &HeaderMap,
-    beside: PeerIdentity,
+    beside: &'a PeerIdentity,
+    named: Option<&str>,
 ) -> Result<(Requester<'a>, Option<BearerToken>), AccessDenied> {
     let needed = if config.guarded { TokenKind::OfFile } else { TokenKind::OfOwner };
     if needed == TokenKind::OfOwner && config.gateway.allow_without_tokens {
@@ -174,9 +283,16 @@ fn who<'a>(
             None => Err(AccessDenied::NoToken(needed)),
         };
     }
-    let mut given = headers.get_all(AUTHORIZATION).iter();
-    let only = given.next().filter(|_| given.next().is_none());
-    let token = BearerToken::new(only.and_then(bearer).ok_or(AccessDenied::NoToken(needed))?);
+    let text = only_bearer(headers).ok_or_else(|| match &config.auth {
+        Some(auth) => unknown(config, auth, named, None),
+        None => AccessDenied::NoToken(needed),
+    })?;
+    match (&config.auth, &beside.person) {
+        (Some(_), Some(Ok(person))) => return Ok((Requester::Person(person), None)),
+        (Some(auth), Some(Err(fault))) => return Err(unknown(config, auth, named, Some(fault))),
+        _ => {}
+    }
+    let token = BearerToken::new(text);
     if needed == TokenKind::OfOwner {
         // It opens the door and changes nothing else: each session has its own quotas.
         return match beside.owner == Some(token) {
@@ -191,6 +307,38 @@ fn who<'a>(
     profile.map(|(name, _)| (Requester::Under(name), Some(token))).ok_or(AccessDenied::UnknownToken(needed))
 }
 
+/// Returns the refusal of a request without a token, or with one that names nobody who may come in.
+fn unknown(
+    config: &Config,
+    auth: &AuthSettings,
+    named: Option<&str>,
+    fault: Option<&TokenFault>,
+) -> AccessDenied {
+    let scopes = metadata::needed_scopes(config, auth, named);
+    let message = match fault {
+        Some(fault) => fault.to_string(),
+        None => "this gateway requires a sign-in: a client that can sign in finds out where by the header \
+                 `WWW-Authenticate`; others send `Authorization: Bearer TOKEN`"
+            .into(),
+    };
+    let (status, challenge) = match fault {
+        None => (StatusCode::UNAUTHORIZED, Some(challenge(auth, named, None, &scopes))),
+        Some(TokenFault::Invalid(_) | TokenFault::OtherAudience(_)) => {
+            let error = Some(("invalid_token", message.as_str()));
+            (StatusCode::UNAUTHORIZED, Some(challenge(auth, named, error, &scopes)))
+        }
+        Some(TokenFault::Away(_)) => (StatusCode::SERVICE_UNAVAILABLE, None),
+        Some(TokenFault::Blocked) => (StatusCode::FORBIDDEN, None),
+    };
+    AccessDenied::NotSignedIn(Box::new(SignInRefusal { status, challenge, message }))
+}
+
+/// Returns the bearer token of a request that has exactly one.
+fn only_bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut given = headers.get_all(AUTHORIZATION).iter();
+    given.next().filter(|_| given.next().is_none()).and_then(bearer)
+}
+
 fn bearer(header: &HeaderValue) -> Option<&str> {
     let (scheme, token) = header.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim()).filter(|token| !token.is_empty())
@@ -201,16 +349,18 @@ impl AccessDenied {
         match self {
             Self::NoToken(_) | Self::UnknownToken(_) => StatusCode::UNAUTHORIZED,
             Self::NotWithThisToken | Self::NotForThem(_) => StatusCode::FORBIDDEN,
+            Self::NotSignedIn(refusal) => refusal.status,
             Self::NoProfile { .. } => StatusCode::NOT_FOUND,
         }
     }
 
     /// Returns the value of `WWW-Authenticate` (RFC 6750).
-    fn challenge(&self) -> Option<&'static str> {
+    fn challenge(&self) -> Option<&str> {
         match self {
             Self::NoToken(_) => Some("Bearer"),
             Self::UnknownToken(_) => Some("Bearer error=\"invalid_token\""),
             Self::NotWithThisToken => Some("Bearer error=\"insufficient_scope\""),
+            Self::NotSignedIn(refusal) => refusal.challenge.as_deref(),
             Self::NotForThem(_) | Self::NoProfile { .. } => None,
         }
     }
@@ -249,6 +399,7 @@ impl AccessDenied {
                                        [gateway]"
                     .into()
             }
+            Self::NotSignedIn(refusal) => refusal.message.clone(),
             Self::NoProfile { name, known: Some(known) } if known.is_empty() => {
                 format!("there is no profile `{name}`, nor any other: use the address `/mcp`")
             }
@@ -267,8 +418,11 @@ impl AccessDenied {
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(challenge) = self.challenge() {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        if let Some(challenge) = self.challenge().and_then(|text| HeaderValue::from_str(text).ok()) {
+            headers.insert(WWW_AUTHENTICATE, challenge);
+        }
+        if self.status() == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("5"));
         }
         response
     }
@@ -304,7 +458,7 @@ mod tests {
         if let Some(token) = token {
             headers.insert(AUTHORIZATION, HeaderValue::from_str(&format!("bearer  {token}")).unwrap());
         }
-        let found = access(config, &headers, PeerIdentity::default(), named, Some("plain"));
+        let found = access(config, &headers, &PeerIdentity::default(), named, Some("plain"));
         let found = found.as_ref().map(|access| access.profile.as_deref());
         let found = found.map_err(|refusal| refusal.status().as_u16());
         assert_eq!(found, expected, "{token:?} at {named:?}");
@@ -335,25 +489,25 @@ mod tests {
     fn without_tokens_in_the_file_the_owners_token_opens_every_profile() {
         let config = config("[profiles.plain]\n[profiles.reader]\ntokens = []\n");
         let beside = PeerIdentity { owner: Some(BearerToken::new(OWNER)), ..PeerIdentity::default() };
-        let with = |token: Option<&str>, beside, named| {
+        let with = |token: Option<&str>, beside: &PeerIdentity, named| {
             let value = |token| HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
             let headers = token.map(|token| (AUTHORIZATION, value(token)));
             let found = access(&config, &HeaderMap::from_iter(headers), beside, named, Some("plain"));
             found.map(|access| (access.profile, access.token.is_some()))
         };
         let open = |profile: &str| Ok((Some(profile.to_string()), false));
-        assert_eq!(with(Some(OWNER), beside, None), open("plain"));
-        assert_eq!(with(Some(OWNER), beside, Some("reader")), open("reader"));
+        assert_eq!(with(Some(OWNER), &beside, None), open("plain"));
+        assert_eq!(with(Some(OWNER), &beside, Some("reader")), open("reader"));
         for named in [None, Some("reader"), Some("nothing")] {
-            assert_eq!(with(None, beside, named), Err(AccessDenied::NoToken(TokenKind::OfOwner)));
+            assert_eq!(with(None, &beside, named), Err(AccessDenied::NoToken(TokenKind::OfOwner)));
             assert_eq!(
-                with(Some(READER), beside, named),
+                with(Some(READER), &beside, named),
                 Err(AccessDenied::UnknownToken(TokenKind::OfOwner))
             );
-            let unread = with(Some(OWNER), PeerIdentity::default(), named);
+            let unread = with(Some(OWNER), &PeerIdentity::default(), named);
             assert_eq!(unread, Err(AccessDenied::UnknownToken(TokenKind::OfOwner)));
         }
-        let told = with(Some(OWNER), beside, Some("nothing")).unwrap_err();
+        let told = with(Some(OWNER), &beside, Some("nothing")).unwrap_err();
         assert_eq!(told.message(), "there is no profile `nothing`; profiles: plain, reader");
     }
 
@@ -362,7 +516,7 @@ mod tests {
         let config = config("[gateway]\nallow_without_tokens = true\n");
         let with = |stranger| {
             let beside = PeerIdentity { stranger, ..PeerIdentity::default() };
-            access(&config, &HeaderMap::new(), beside, None, None).map(|access| access.profile)
+            access(&config, &HeaderMap::new(), &beside, None, None).map(|access| access.profile)
         };
         assert_eq!(with(Some(Stranger::Admitted)), Ok(None));
         for other in [Stranger::OfUser(7), Stranger::Sandboxed, Stranger::Gone] {
@@ -397,7 +551,7 @@ mod tests {
             values.iter().for_each(|value| {
                 headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
             });
-            access(&config, &headers, PeerIdentity::default(), None, None).map(|access| access.profile)
+            access(&config, &headers, &PeerIdentity::default(), None, None).map(|access| access.profile)
         };
         let good = format!("Bearer {READER}");
         assert_eq!(with(&[&good]), Ok(Some("reader".into())));
@@ -413,11 +567,11 @@ mod tests {
         let config = config(&format!("[gateway]\ntokens = ['${{OWNER}}']\n{PROFILES}"));
         let with = |token: &str| {
             let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
-            to_everything(&config, &HeaderMap::from_iter([(AUTHORIZATION, value)]), PeerIdentity::default())
+            to_everything(&config, &HeaderMap::from_iter([(AUTHORIZATION, value)]), &PeerIdentity::default())
         };
         assert_eq!(with(OWNER), Ok(()));
         assert_eq!(with(READER), Err(AccessDenied::NotWithThisToken));
-        let nothing = to_everything(&config, &HeaderMap::new(), PeerIdentity::default());
+        let nothing = to_everything(&config, &HeaderMap::new(), &PeerIdentity::default());
         assert_eq!(nothing, Err(AccessDenied::NoToken(TokenKind::OfFile)));
     }
 }

@@ -58,6 +58,9 @@ const UNWRITTEN: u64 = u64::MAX;
 #[derive(Serialize, Deserialize)]
 pub(super) struct SessionRecord {
     profile: Option<String>,
+    /// The key of its person, if somebody has signed in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub person: Option<String>,
     pub initialize: InitializeRequestParams,
     #[serde(default)]
     log_level: Option<LogLevel>,
@@ -106,6 +109,7 @@ impl CarriedSessions {
             let server = &open.server;
             let record = SessionRecord {
                 profile: self.profile.clone(),
+                person: server.session.owner.person().map(Into::into),
                 initialize: open.initialize.clone(),
                 log_level: Some(server.log_level.get()),
                 subscriptions: server.subscriptions.lock().keys().cloned().collect(),

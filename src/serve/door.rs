@@ -7,7 +7,7 @@ use std::{
 
 use axum::response::Response;
 use dashmap::DashMap;
-use http::{Method, StatusCode, header::RETRY_AFTER, request::Parts};
+use http::{Extensions, Method, StatusCode, header::RETRY_AFTER, request::Parts};
 use nonet_core::{Gate, Gateway};
 use nonet_meta as meta;
 use nonet_parts::quotas::{Account, QuotaExceeded, RETRY_SESSION};
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     NonetServer, RATE_LIMITED, RequestAccount,
     carried::{CarriedSessions, GoesOn},
-    elsewhere,
+    elsewhere, person_of,
     unused_sessions::UnusedSessions,
 };
 
@@ -85,10 +85,11 @@ impl Door {
         door
     }
 
-    /// Returns a handler with a new session.
-    fn server(&self) -> NonetServer {
-        let strangers = Some(self.strangers.clone());
-        NonetServer::new(self.gateway.clone(), self.profile.clone(), strangers, Some(self.end.clone()))
+    /// Returns a handler with a new session, for the person of a request.
+    fn server(&self, beside: &Extensions) -> NonetServer {
+        let (strangers, person) = (Some(self.strangers.clone()), person_of(beside).cloned());
+        let end = Some(self.end.clone());
+        NonetServer::new(self.gateway.clone(), self.profile.clone(), person, strangers, end)
     }
 
     /// Answers a request other than a POST.
@@ -115,12 +116,15 @@ impl Door {
     }
 
     /// Ends a session for its client.
-    async fn leave(&self, parts: &Parts) -> Result<Response, Refusal> {
+    async fn leave(self: &Arc<Self>, parts: &Parts) -> Result<Response, Refusal> {
         if !headers::is_of_session(&parts.headers, None)? {
             return Ok(headers::method_not_allowed("POST"));
         }
         let id = headers::session_id(&parts.headers).ok_or_else(no_session_id)?;
-        self.end_session(id).await;
+        // Nobody ends another's session, nor learns from the answer that there is one.
+        if self.session(parts).await.is_ok() {
+            self.end_session(id).await;
+        }
         // Some clients take a 202 for a failure here.
         Ok(headers::empty(StatusCode::NO_CONTENT))
     }
@@ -192,7 +196,7 @@ impl Door {
 
     /// Answers a request of the stateless era.
     async fn stateless(self: &Arc<Self>, parts: Parts, request: ClientRequest) -> Result<Response, Refusal> {
-        let server = self.server();
+        let server = self.server(&parts.extensions);
         headers::check_repeated(&parts.headers, &request, |tool| self.repeated_params(tool, &server))?;
         let (stream, cancel) = (EventStream::of_request(0), self.end.child_token());
         let ClientRequest { id, meta, body } = request;
@@ -223,7 +227,7 @@ impl Door {
             Err(full) => return no_room(&request.id, full),
         };
         parts.extensions.insert(place.clone());
-        let session = HttpSession::new(self.server(), &self.end);
+        let session = HttpSession::new(self.server(&parts.extensions), &self.end);
         let (request, answered) = session.open(parts.extensions, request).await;
         let is_open = answered.is_ok();
         let answer = reply::message(&request, answered, false).concat();
@@ -247,10 +251,15 @@ impl Door {
     /// Returns the session of a request.
     async fn session(self: &Arc<Self>, parts: &Parts) -> Result<Arc<ClientSession>, Refusal> {
         let id = headers::session_id(&parts.headers).ok_or_else(no_session_id)?;
-        if let Some(session) = self.sessions.get(id) {
-            return Ok(session.clone());
+        let session = match self.sessions.get(id).map(|session| session.clone()) {
+            Some(session) => session,
+            None => Box::pin(self.session_elsewhere(id, parts)).await?,
+        };
+        // A session's id opens it for its person alone.
+        match is_of(session.handler.session.owner.person(), &parts.extensions) {
+            true => Ok(session),
+            false => Err(no_session()),
         }
-        Box::pin(self.session_elsewhere(id, parts)).await
     }
 
     /// Returns the session of a request that is not here: another replica may have begun it.
@@ -259,8 +268,7 @@ impl Door {
         id: &str,
         parts: &Parts,
     ) -> Result<Arc<ClientSession>, Refusal> {
-        let unknown = || Box::new(headers::refused(StatusCode::NOT_FOUND, "Not Found: Session not found"));
-        let Some(carried) = &self.carried else { return Err(unknown()) };
+        let Some(carried) = &self.carried else { return Err(no_session()) };
         let alone = self.restoring.entry(id.into()).or_default().clone();
         let _alone = alone.lock().await;
         if let Some(session) = self.sessions.get(id) {
@@ -269,7 +277,7 @@ impl Door {
         let restored = self.restore(carried, id, parts).await;
         self.restoring.remove(id);
         match restored {
-            Ok(session) => session.ok_or_else(unknown),
+            Ok(session) => session.ok_or_else(no_session),
             Err(why) => {
                 tracing::debug!(why, "a session of another replica was not taken over");
                 Err(Box::new(elsewhere::unavailable("the record of the session cannot be read now")))
@@ -287,7 +295,10 @@ impl Door {
         let Some(record) = carried.claim(id).await.map_err(|error| error.to_string())? else {
             return Ok(None);
         };
-        let session = HttpSession::new(self.server(), &self.end);
+        if !is_of(record.person.as_deref(), &parts.extensions) {
+            return Ok(None);
+        }
+        let session = HttpSession::new(self.server(&parts.extensions), &self.end);
         let mut beside = parts.extensions.clone();
         beside.insert(GoesOn);
         let context = session.context(RequestId::Number(0), RequestMetaObject::default(), beside, None);
@@ -338,6 +349,15 @@ async fn look_for_idle(door: Weak<Door>) {
         let Some(door) = door.upgrade() else { return };
         door.end_idle();
     }
+}
+
+/// Whether a session of this person, by their key, or of nobody in particular is that of a request.
+fn is_of(person: Option<&str>, beside: &Extensions) -> bool {
+    person == person_of(beside).map(|person| &*person.key)
+}
+
+fn no_session() -> Refusal {
+    Box::new(headers::refused(StatusCode::NOT_FOUND, "Not Found: Session not found"))
 }
 
 fn no_session_id() -> Refusal {

@@ -9,18 +9,24 @@ use axum::{
     extract::{Path, Request, State},
     middleware::Next,
     response::Response,
-    routing::any,
+    routing::{any, get},
 };
+use futures::StreamExt;
 use http::{
     HeaderMap, HeaderValue, Method, StatusCode, Uri, Version,
-    header::{AUTHORIZATION, CONNECTION},
+    header::{ACCESS_CONTROL_ALLOW_ORIGIN, AUTHORIZATION, CONNECTION},
     request::Parts,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use nonet_api::status::ServeMode;
+use nonet_auth::metadata::{self, WELL_KNOWN};
+use nonet_base::clock::{system_time, unix_ms};
 use nonet_config::{Config, LimitSettings};
 use nonet_core::Gateway;
-use nonet_parts::cluster::{Cluster, own_address};
+use nonet_parts::{
+    cluster::{Cluster, own_address},
+    quotas::AccountHolder,
+};
 use nonet_peer::{
     headers::{self, AllowedSites},
     lines::of_client,
@@ -38,12 +44,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    RequestAccount,
+    RequestAccount, RequestPerson,
     access::{self, Access, AccessDenied, Entrance, PeerIdentity},
     door::Door,
     elsewhere::{self, BufferedRequest},
     listen::{self, InboundConnection, Site},
-    offer_page, page, relays,
+    offer_page, page, person_of, relays,
 };
 
 /// How long open requests may take to end after the gateway is asked to stop.
@@ -108,6 +114,9 @@ pub async fn serve_http(
         gateway.observing.calls.switch_on();
     }
     let mut hosts = allowed_hosts(address, &gateway.servers.config().gateway.allowed_hosts);
+    // The host by which clients reach it, whatever stands in front.
+    let public = gateway.servers.config().gateway.public_url.clone();
+    hosts.extend(public.and_then(|url| Some(url.parse::<Uri>().ok()?.host()?.to_string())));
     // The host by which the other replicas reach this one.
     hosts.extend(
         reached.as_ref().and_then(|reached| Some(reached.parse::<Uri>().ok()?.authority()?.to_string())),
@@ -269,8 +278,9 @@ impl Doors {
     }
 
     async fn answer(&self, named: Option<&str>, mut request: Request) -> Response {
-        let beside = self.entrance.beside(&self.gateway.servers.config(), request.extensions()).await;
-        let (config, door, access) = match self.door(named, request.headers(), beside) {
+        let beside = (request.headers(), request.extensions());
+        let beside = self.entrance.beside(&self.gateway.servers.config(), beside, named).await;
+        let (config, door, access) = match self.door(named, request.headers(), &beside) {
             Ok(entered) => entered,
             Err(refusal) => {
                 tracing::debug!(?refusal, "a request over HTTP was refused");
@@ -288,10 +298,17 @@ impl Doors {
             None => false,
         };
         if let Some(token) = access.token {
-            let account = self.gateway.sessions.account_of(access.profile.as_deref(), token.token);
+            let holder = AccountHolder::Token(token.token);
+            let account = self.gateway.sessions.account_of(access.profile.as_deref(), holder);
             request.extensions_mut().insert(RequestAccount(account));
             // The sender remains known by the token's place in the file.
             request.extensions_mut().insert(token);
+        }
+        if let Some(person) = access.person {
+            let holder = AccountHolder::Person(person.key.clone());
+            let account = self.gateway.sessions.account_of(access.profile.as_deref(), holder);
+            request.extensions_mut().insert(RequestAccount(account));
+            request.extensions_mut().insert(RequestPerson(person));
         }
         // The token has done its job and must not go any further: not into session data, nor into a log.
         let authorization = request.headers_mut().remove(AUTHORIZATION);
@@ -301,6 +318,8 @@ impl Doors {
             marked,
         });
         let is_post = request.method() == Method::POST;
+        // What a person listens to ends with their token.
+        let ends_at = person_of(request.extensions()).map(|person| person.expires_at).filter(|_| !is_post);
         let (mut parts, message) = match is_post {
             true => {
                 if let Some(refusal) = headers::unsuitable_post(request.headers()) {
@@ -320,8 +339,24 @@ impl Doors {
         }
         match message {
             Some(message) => door.post(parts, message).await,
-            None => Box::pin(door.answer(parts)).await,
+            None => until(ends_at, Box::pin(door.answer(parts)).await),
         }
+    }
+
+    /// Answers a request for the metadata by which clients find out where to sign in. Anybody may read it, from
+    /// any site. It is there for every name of a profile, so that it does not say which exist.
+    fn metadata(&self, named: Option<&str>, request: &Request) -> Response {
+        if !is_allowed_host(request, &self.sites) {
+            return wrong_host();
+        }
+        let config = self.gateway.servers.config();
+        let Some(auth) = &config.auth else {
+            return headers::refused(StatusCode::NOT_FOUND, "Not Found: no sign-in is needed here");
+        };
+        let document = metadata::document(&config, auth, named);
+        let mut response = headers::in_json(StatusCode::OK, document.to_string());
+        response.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+        response
     }
 
     /// Returns the door that admits a request.
@@ -329,7 +364,7 @@ impl Doors {
         &self,
         named: Option<&str>,
         headers: &HeaderMap,
-        beside: PeerIdentity,
+        beside: &PeerIdentity,
     ) -> Result<(Arc<Config>, Arc<Door>, Access), AccessDenied> {
         let mut open = self.open.lock();
         // Read under the lock, so that a door closed by `close` is not reopened by an older configuration.
@@ -405,7 +440,18 @@ fn router(doors: Arc<Doors>) -> Router {
     let named = async |State(doors): State<Arc<Doors>>, Path(name): Path<String>, request: Request| {
         doors.enter(Some(&name), request).await
     };
-    Router::new().route("/mcp", any(plain)).route("/mcp/{profile}", any(named)).with_state(doors)
+    let about = async |State(doors): State<Arc<Doors>>, request: Request| doors.metadata(None, &request);
+    let about_named = async |State(doors): State<Arc<Doors>>, Path(name): Path<String>, request: Request| {
+        doors.metadata(Some(&name), &request)
+    };
+    let metadata = |path: &str| format!("{WELL_KNOWN}{path}");
+    Router::new()
+        .route("/mcp", any(plain))
+        .route("/mcp/{profile}", any(named))
+        .route(&metadata(""), get(about))
+        .route(&metadata("/mcp"), get(about))
+        .route(&metadata("/mcp/{profile}"), get(about_named))
+        .with_state(doors)
 }
 
 /// What answers requests: messages to `/mcp` go to their door at once, and all others by their paths.
@@ -465,6 +511,13 @@ impl ForwardTarget<'_> {
             None => elsewhere::of_handle(self.cluster, request).await,
         }
     }
+}
+
+/// Ends the stream of an answer at a time, in seconds since 1970.
+fn until(ends_at: Option<u64>, response: Response) -> Response {
+    let Some(ends_at) = ends_at.filter(|at| *at > 0) else { return response };
+    let left = Duration::from_secs(ends_at).saturating_sub(Duration::from_millis(unix_ms(system_time())));
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(tokio::time::sleep(left))))
 }
 
 /// Reads the rest of a body that is too large, within bounds: a client that still writes when the connection

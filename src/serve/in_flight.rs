@@ -544,13 +544,14 @@ impl LogThreshold {
 mod tests {
     use std::time::Duration;
 
+    use nonet_auth::Owner;
     use nonet_config::Quotas;
 
     use super::*;
     use nonet_parts::quotas::Account;
 
     fn owner(profile: Option<&str>, account: Arc<Account>) -> JobOwner {
-        JobOwner { profile: profile.map(String::from), account, ..JobOwner::default() }
+        JobOwner { owner: Owner::new(profile, None), account, ..JobOwner::default() }
     }
 
     fn parking() -> Parking {

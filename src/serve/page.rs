@@ -220,8 +220,8 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
 
 async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -> Response {
     let config = gateway.servers.config();
-    let beside = entrance.beside(&config, request.extensions()).await;
-    if let Err(refusal) = access::to_everything(&config, request.headers(), beside) {
+    let beside = entrance.beside(&config, (request.headers(), request.extensions()), None).await;
+    if let Err(refusal) = access::to_everything(&config, request.headers(), &beside) {
         return refusal.response();
     }
     if let Some(refusal) = listen::refusal_of_proven(request.extensions()) {

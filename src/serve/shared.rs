@@ -195,6 +195,6 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, clients: &Clients,
     if hello.page {
         return;
     }
-    let server = NonetServer::new(gateway.clone(), hello.profile, None, None);
+    let server = NonetServer::new(gateway.clone(), hello.profile, None, None, None);
     lines::serve(server, reader, writer, limits, gateway.servers.stopping().clone(), || {}).await;
 }

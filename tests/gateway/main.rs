@@ -85,6 +85,7 @@ mod page_work;
 mod parallel;
 mod params;
 mod passing;
+mod people;
 mod placement;
 mod plain_answers;
 mod policies;

@@ -99,7 +99,8 @@ impl Setup {
 /// Notes that requests to an address need the token of this machine's user, unless the configuration has
 /// tokens.
 pub fn note_token(config: &str, address: &str) {
-    if !config.lines().any(|line| line.trim_start().starts_with("tokens")) {
+    let guards = |line: &str| line.trim_start().starts_with("tokens") || line == "[auth]";
+    if !config.lines().any(guards) {
         NEED_OWN.lock().expect("no panic").insert(address.into());
     }
 }
@@ -318,7 +319,12 @@ impl WebClient {
 }
 
 /// Sends a request of the stateless era, with the headers that repeat parts of its body.
-pub fn modern(address: &str, method: &str, mut params: Value) -> Reply {
+pub fn modern(address: &str, method: &str, params: Value) -> Reply {
+    modern_as(address, "", method, params)
+}
+
+/// Sends a request of the stateless era with a bearer token.
+pub fn modern_as(address: &str, token: &str, method: &str, mut params: Value) -> Reply {
     params["_meta"] = json!({
         VERSION_KEY: "2026-07-28",
         "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
@@ -329,6 +335,10 @@ pub fn modern(address: &str, method: &str, mut params: Value) -> Reply {
     let mut headers = vec![("mcp-protocol-version", "2026-07-28"), ("mcp-method", method)];
     if !name.is_empty() {
         headers.push(("mcp-name", &name));
+    }
+    let authorization = format!("Bearer {token}");
+    if !token.is_empty() {
+        headers.push(("authorization", &authorization));
     }
     http(address, "POST", "/mcp", &headers, &message.to_string())
 }

@@ -37,12 +37,13 @@ pub(super) fn check(written: &ConfigSource, earlier: &[ConfigFault]) -> Vec<Conf
     checker.notify();
     checker.approvals();
     for (pointer, policy) in checker.entries("policies") {
-        checker.rules(&pointer, policy, &rules::POLICY);
+        checker.policy(&pointer, policy);
     }
     for (pointer, app) in checker.entries("apps") {
         checker.app(&pointer, app);
     }
     checker.apps_in_apps();
+    checker.auth();
     if let Some(cluster) = written.value.get("cluster").and_then(Value::as_object) {
         checker.rules("/cluster", cluster, &rules::CLUSTER);
     }
@@ -279,6 +280,68 @@ impl<'a> Checker<'a> {
                 let message = format!("is the same token as {}", quoted(self.written.key(other)));
                 self.fault(item, FaultSide::Value, &message, "Use a different token in each place.");
             }
+        }
+    }
+
+    /// Checks that issuers are told apart, and that what `[auth]` names is there.
+    fn auth(&mut self) {
+        let root = &self.written.value;
+        let Some(auth) = root.get("auth").and_then(Value::as_object) else { return };
+        self.rules("/auth", auth, &rules::AUTH);
+        if root.pointer("/gateway/public_url").is_none() {
+            let message =
+                "`[auth]` needs the address at which clients reach the gateway: their tokens are for it";
+            let remedy = "Set `public_url = \"https://nonet.example.com\"` in [gateway].";
+            self.fault("/auth", FaultSide::Key, message, remedy);
+        }
+        let mut tables = vec![("/auth".to_string(), auth)];
+        let more = auth.get("issuers").and_then(Value::as_object).into_iter().flatten();
+        tables
+            .extend(more.filter_map(|(name, table)| Some((join("/auth/issuers", name), table.as_object()?))));
+        let (mut issuers, mut asked) = (BTreeSet::new(), None);
+        for (pointer, table) in tables {
+            if pointer != "/auth" {
+                self.rules(&pointer, table, &rules::ISSUER);
+            }
+            if let Some(issuer) = table.get("issuer").and_then(Value::as_str)
+                && !issuers.insert(issuer)
+            {
+                let remedy = "Remove one of them; `audience` takes several values.";
+                self.fault(
+                    &join(&pointer, "issuer"),
+                    FaultSide::Value,
+                    "this issuer is there already",
+                    remedy,
+                );
+            }
+            if table.contains_key("introspection")
+                && let Some(first) = asked.replace(self.written.key(&pointer).to_string())
+            {
+                let message = format!(
+                    "`{first}` has `introspection` already, and a token that is not signed does not \
+                                       say whose it is"
+                );
+                let remedy = "Keep it for one issuer.";
+                self.fault(&join(&pointer, "introspection"), FaultSide::Key, &message, remedy);
+            }
+        }
+        if let Some(profile) = auth.get("profile").and_then(Value::as_str) {
+            let known = self.names("profiles");
+            if !known.contains(&profile) {
+                let message = format!("there is no profile {}", self.shown("/auth/profile", profile));
+                self.fault("/auth/profile", FaultSide::Value, &message, &choose(profile, &known));
+            }
+        }
+    }
+
+    /// Checks a policy: a condition only makes calls stricter.
+    fn policy(&mut self, pointer: &str, policy: &Map<String, Value>) {
+        self.rules(pointer, policy, &rules::POLICY);
+        if policy.contains_key("when") && policy.get("policy").and_then(Value::as_str) == Some("allow") {
+            let message = "a policy with `when` makes calls stricter, so that `allow` has no effect";
+            let remedy =
+                "Set `deny` or `approve` for the calls that it is to stop, such as with `... | not`.";
+            self.fault(&join(pointer, "policy"), FaultSide::Value, message, remedy);
         }
     }
 

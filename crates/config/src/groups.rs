@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    AddressRange, BearerToken, Globs, OnInjection, OnLeak, Priorities, QuotaSettings, Rate, Secret,
-    addresses,
+    AddressRange, BearerToken, ClaimValues, Globs, OnInjection, OnLeak, Priorities, QuotaSettings, Rate,
+    Secret, addresses, auth,
     sandbox::{self, SandboxTable},
     schema::named,
     values::time,
@@ -101,6 +101,10 @@ pub struct GatewaySettings {
     /// Whether the page can show the params and results of the latest 200 calls, without secrets. They stay
     /// in memory: 64 kB of each, 4 MB in all.
     pub keep_calls: bool,
+    /// The address at which clients reach this gateway, without a path: that of the proxy in front, if there
+    /// is one. `[auth]` needs it. Its host need not be in `allowed_hosts`.
+    #[schemars(extend("format" = "http-origin"), example = &"https://nonet.example.com")]
+    pub public_url: Option<String>,
     /// Host names besides localhost that HTTP clients may use for this gateway.
     #[schemars(example = json!(["nonet.example.com"]))]
     pub allowed_hosts: Vec<String>,
@@ -207,6 +211,7 @@ impl Default for GatewaySettings {
             shared_grace: Duration::from_secs(30),
             page: true,
             keep_calls: true,
+            public_url: None,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             trusted_proxies: Vec::new(),
@@ -279,6 +284,14 @@ pub struct Profile {
     /// Bearer tokens that select this profile over HTTP.
     #[schemars(example = json!(["${READER_TOKEN}"]))]
     pub tokens: Vec<BearerToken>,
+    /// Claims of the access tokens that select this profile over HTTP, with their value or any of several:
+    /// those whom `[auth]` admits, if their token has all of `claims` and `scopes`. A dot leads into a claim:
+    /// `"realm_access.roles"`.
+    #[schemars(schema_with = "auth::claims_schema")]
+    pub claims: BTreeMap<String, ClaimValues>,
+    /// Scopes of the access tokens that select this profile over HTTP.
+    #[schemars(example = json!(["files:write"]))]
+    pub scopes: Vec<String>,
     /// Other figures than those of `[quotas]`, for each token or session of this profile.
     pub quotas: QuotaSettings,
     /// Patterns on full names with a number from -10 to 10 that raises or lowers these tools in searches;
@@ -298,6 +311,11 @@ impl Profile {
         let allows = !self.allow.is_empty() && self.only.is_none();
         !self.categories.is_empty() || !self.tags.is_empty() || allows
     }
+
+    /// Whether it is chosen by who somebody is.
+    pub fn is_of_people(&self) -> bool {
+        !self.claims.is_empty() || !self.scopes.is_empty()
+    }
 }
 
 /// What happens when certain tools are called: `[policies.NAME]`. A policy applies to a tool if its name
@@ -311,6 +329,12 @@ pub struct PolicyRule {
     /// The lowest risk to which the policy applies.
     #[serde(default)]
     pub risk: Option<Risk>,
+    /// A jq filter over `{caller: {subject, name, issuer, claims, scopes, client, profile, token}, tool,
+    /// params}`: the policy applies to a call only if its result is neither `false`, `null` nor `[]`, or if it
+    /// fails. Such a policy makes calls stricter, never laxer, and hides no tool.
+    #[serde(default)]
+    #[schemars(extend("format" = "jq-condition"), example = &".caller.claims.groups | index(\"finance\") | not")]
+    pub when: Option<String>,
     /// What happens.
     pub policy: Policy,
 }
@@ -374,7 +398,9 @@ impl PolicyRule {
         risk: Risk,
         is_named: impl Fn(&Globs) -> bool,
     ) -> Option<(Policy, &str)> {
-        let rules = policies.iter().filter(|(_, rule)| rule.tools.is_empty() != by_name);
+        // A condition is asked at each call.
+        let rules = policies.iter().filter(|(_, rule)| rule.when.is_none());
+        let rules = rules.filter(|(_, rule)| rule.tools.is_empty() != by_name);
         let rules = rules.filter(|(_, rule)| !by_name || is_named(&rule.tools));
         let rules = rules.filter(|(_, rule)| rule.risk.is_none_or(|from| risk >= from));
         rules.max_by_key(|(_, rule)| rule.policy).map(|(name, rule)| (rule.policy, name.as_str()))

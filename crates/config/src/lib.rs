@@ -8,6 +8,7 @@
 mod addresses;
 mod apps;
 mod audit;
+mod auth;
 mod check;
 mod clients;
 mod cluster;
@@ -56,6 +57,7 @@ pub use apps::{
     App, AppKind, AppModel, Ask, ForEach, ITEMS_AT_A_TIME, ModelApp, ModelEndpoint, RetryRule, Step, StepKind,
 };
 pub use audit::{AuditSettings, AuditSync, OnAuditFailure};
+pub use auth::{AuthSettings, ClaimValues, Issuer, JwtAlgorithm};
 pub use check::APPS_DEEP;
 pub use clients::{ClientLimits, ClientSettings};
 pub use cluster::{ClusterSettings, RedisAddresses, RedisUrl, ReplicaAddress};
@@ -115,12 +117,14 @@ pub struct Config {
     pub digest: String,
     /// The gateway itself.
     pub gateway: GatewaySettings,
+    /// Whose access tokens open the gateway over HTTP, if anybody's.
+    pub auth: Option<AuthSettings>,
     /// The audit log, if any.
     pub audit: Option<AuditSettings>,
     /// The cluster that this gateway is a replica of, if any.
     pub cluster: Option<ClusterSettings>,
-    /// Whether the file has bearer tokens, even in a left-out entry: then every HTTP request needs one of
-    /// them.
+    /// Whether the file has bearer tokens, even in a left-out entry, or issuers of tokens: then every HTTP
+    /// request needs one.
     pub guarded: bool,
     /// What one token or session may use at the same time, unless a profile overrides it.
     pub quotas: QuotaSettings,
@@ -165,6 +169,12 @@ impl Config {
             Some((_, settings)) => settings.description.as_deref(),
             None => self.categories.get(name).map(|group| group.description.as_str()),
         }
+    }
+
+    /// Whether a token is one of the configuration.
+    pub fn has_token(&self, token: BearerToken) -> bool {
+        let mut profiles = self.profiles.values();
+        self.gateway.tokens.contains(&token) || profiles.any(|profile| profile.tokens.contains(&token))
     }
 
     /// Returns the configuration's entry for a token.
@@ -324,7 +334,7 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf, ConfigNotFound> {
     }
 }
 
-/// Whether the file as written has bearer tokens. A misspelt key counts: its author wants no open access.
+/// Whether the file as written has bearer tokens, or issuers of tokens. A misspelt key counts: its author wants no open access.
 fn asks_for_tokens(root: &Value) -> bool {
     let asks = |table: &Value| {
         let mut members = table.as_object().into_iter().flatten();
@@ -335,7 +345,9 @@ fn asks_for_tokens(root: &Value) -> bool {
         })
     };
     let profiles = root.get("profiles").and_then(Value::as_object);
-    root.get("gateway").is_some_and(asks) || profiles.into_iter().flatten().any(|(_, profile)| asks(profile))
+    root.get("auth").is_some()
+        || root.get("gateway").is_some_and(asks)
+        || profiles.into_iter().flatten().any(|(_, profile)| asks(profile))
 }
 
 /// Returns the path of the user's own file, `nonet/servers.toml` in `$XDG_CONFIG_HOME` or `~/.config`. It may
@@ -374,6 +386,10 @@ impl Assembler<'_> {
         if let Some(folder) = audit.as_mut().and_then(|audit| audit.folder.as_mut()) {
             *folder = self.paths.resolve(folder);
         }
+        let auth = self.written_table::<auth::AuthTable>("auth");
+        let public_url = gateway.public_url.as_deref().unwrap_or_default();
+        let sorts_people = auth::sorts_people(&self.written.value);
+        let auth = auth.map(|auth| auth.into_settings(public_url, sorts_people));
         let cluster = self.written_table("cluster");
         let mut embedder: search::Settings = self.table("embedder");
         for path in [&mut embedder.onnxruntime, &mut embedder.model, &mut embedder.cache] {
@@ -399,6 +415,7 @@ impl Assembler<'_> {
             sandbox: gateway.sandbox.clone().and_then(|sandbox| sandbox.into_settings(&self.paths)),
             digest: String::new(),
             gateway,
+            auth,
             audit,
             cluster,
             guarded: asks_for_tokens(&self.written.value),

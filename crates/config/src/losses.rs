@@ -23,6 +23,7 @@ pub fn losses(old: &Config, new: &Config) -> Vec<String> {
     } else if !old.gateway.tokens.is_empty() && new.gateway.tokens.is_empty() {
         lost.push("`gateway.tokens`".into());
     }
+    lost.extend(of_auth(old, new));
     let (before, after) = (&old.gateway, &new.gateway);
     let weaker = [
         ("approve_by", before.approve_by == ApproveBy::User && after.approve_by != ApproveBy::User),
@@ -45,6 +46,9 @@ pub fn losses(old: &Config, new: &Config) -> Vec<String> {
     for (name, before) in &old.policies {
         match new.policies.get(name) {
             Some(after) if after.policy < before.policy => {
+                lost.push(format!("the strictness of `[policies.{name}]`"))
+            }
+            Some(after) if before.when.is_none() && after.when.is_some() => {
                 lost.push(format!("the strictness of `[policies.{name}]`"))
             }
             Some(_) => {}
@@ -79,12 +83,27 @@ pub fn losses(old: &Config, new: &Config) -> Vec<String> {
     lost
 }
 
+/// Returns what protects from people who sign in.
+fn of_auth(old: &Config, new: &Config) -> Vec<String> {
+    let (Some(before), after) = (&old.auth, &new.auth) else { return Vec::new() };
+    let Some(after) = after else { return vec!["`[auth]`".into()] };
+    let is_blocked = |subject: &String| after.blocked.contains(subject);
+    let lost = [
+        ("scopes", before.scopes.iter().any(|scope| !after.scopes.contains(scope))),
+        ("blocked", !before.blocked.iter().all(is_blocked)),
+        ("profile", before.sorts_people && !after.sorts_people),
+    ];
+    lost.iter().filter(|(_, is_lost)| *is_lost).map(|(key, _)| format!("`auth.{key}`")).collect()
+}
+
 fn of_profile(key: &str, before: &Profile, after: &Profile, lost: &mut Vec<String>) {
     let limits = [
         ("deny", !before.deny.is_empty(), !after.deny.is_empty()),
         ("only", before.only.is_some(), after.only.is_some()),
         ("max_risk", before.max_risk.is_some(), after.max_risk.is_some()),
         ("tokens", !before.tokens.is_empty(), !after.tokens.is_empty()),
+        ("claims", !before.claims.is_empty(), !after.claims.is_empty()),
+        ("scopes", !before.scopes.is_empty(), !after.scopes.is_empty()),
     ];
     for (limit, had, has) in limits {
         if had && !has {

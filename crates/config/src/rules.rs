@@ -74,6 +74,30 @@ pub(super) const CLUSTER: TableRules = TableRules {
     )],
 };
 
+/// The keys about the issuer in `[auth]` itself.
+const OF_ISSUER: [&str; 6] =
+    ["audience", "jwks", "introspection", "client_id", "client_secret", "algorithms"];
+
+pub(super) const AUTH: TableRules = TableRules {
+    what: "`[auth]`",
+    kinds: &["issuer", "issuers"],
+    missing: Some((
+        "`[auth]` needs an `issuer`",
+        "Set `issuer = \"https://login.example.com\"`, as the metadata of your sign-in service says it.",
+    )),
+    rows: &[
+        (&OF_ISSUER, Needs("issuer"), "Move it to the issuer in [auth.issuers.NAME] that it belongs to."),
+        (&["client_id", "client_secret"], Needs("introspection"), REMOVE),
+    ],
+};
+
+pub(super) const ISSUER: TableRules = TableRules {
+    what: "an issuer",
+    kinds: &[],
+    missing: None,
+    rows: &[(&["client_id", "client_secret"], Needs("introspection"), REMOVE)],
+};
+
 pub(super) const NOTIFY: TableRules = TableRules {
     what: "`notify`",
     kinds: &["webhook", "command"],

@@ -5,6 +5,7 @@
 
 use nonet_search as search;
 use nonet_text::{fault::FaultCode, name::ServerName};
+use nonet_wire::reach::names_private;
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
 
@@ -12,6 +13,7 @@ use super::{
     AddressRange, AuditSettings, Category, ClientSettings, ClusterSettings, GatewaySettings, Globs,
     LimitSettings, PolicyRule, Profile, QuotaSettings, Rate, RedisUrl, ReplicaAddress,
     apps::{AppTable, model_word},
+    auth::AuthTable,
     rest, sandbox,
     servers::{Placement, ServerTable},
     values::{BearerToken, time},
@@ -22,7 +24,7 @@ use crate::select::{self, SelectError};
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 28] = [
+pub(super) const FORMATS: [(&str, Check); 30] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is not a valid pattern ({})", e.kind()))
@@ -30,6 +32,7 @@ pub(super) const FORMATS: [(&str, Check); 28] = [
     ("rate", |text| text.parse::<Rate>().map(drop).map_err(Into::into)),
     ("http-url", http_url),
     ("base-url", base_url),
+    ("issuer-url", issuer_url),
     ("openapi", openapi),
     ("http-method", http_method),
     ("endpoint-path", |text| path_params(text).map(drop)),
@@ -72,6 +75,11 @@ pub(super) const FORMATS: [(&str, Check); 28] = [
         Err(SelectError::Syntax(_, why)) => Err(format!("is not a jq filter ({why})")),
         Err(error) => Err(format!("is not a jq filter ({error})")),
     }),
+    ("jq-condition", |text| match select::check_condition(text) {
+        Ok(()) => Ok(()),
+        Err(SelectError::Syntax(_, why)) => Err(format!("is not a condition ({why})")),
+        Err(error) => Err(format!("is not a condition ({error})")),
+    }),
     ("fault-code", |text| match FaultCode::of(text) {
         Some(_) => Ok(()),
         None => {
@@ -107,10 +115,11 @@ const UNSETTABLE: [&str; 7] = [
 type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
 /// The tables of a config file, and the schema of each.
-pub(super) const SECTIONS: [(&str, MakeSchema); 12] = [
+pub(super) const SECTIONS: [(&str, MakeSchema); 13] = [
     ("gateway", SchemaGenerator::subschema_for::<GatewaySettings>),
     ("quotas", SchemaGenerator::subschema_for::<QuotaSettings>),
     ("limits", SchemaGenerator::subschema_for::<LimitSettings>),
+    ("auth", SchemaGenerator::subschema_for::<AuthTable>),
     ("audit", SchemaGenerator::subschema_for::<AuditSettings>),
     ("cluster", SchemaGenerator::subschema_for::<ClusterSettings>),
     ("embedder", SchemaGenerator::subschema_for::<search::Settings>),
@@ -258,6 +267,19 @@ pub fn http_url(text: &str) -> Result<(), String> {
     match url.host() {
         Some(host) if !host.is_empty() => Ok(()),
         _ => Err("has no host".into()),
+    }
+}
+
+/// Checks the address of an issuer, or of a part of it: tokens and keys go there, so it has TLS, or is in the
+/// own network.
+fn issuer_url(text: &str) -> Result<(), String> {
+    http_url(text)?;
+    if text.contains(['?', '#']) {
+        return Err("has a query or a fragment, which no issuer has".into());
+    }
+    match text.starts_with("https://") || names_private(text) {
+        true => Ok(()),
+        false => Err("is not an https:// address".into()),
     }
 }
 

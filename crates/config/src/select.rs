@@ -5,9 +5,12 @@ mod tables;
 
 use std::{
     borrow::Cow,
+    cell::RefCell,
+    collections::HashMap,
     io::{self, Read},
     path::{Path, PathBuf},
     process::Stdio,
+    rc::Rc,
     sync::Arc,
     time::Duration,
 };
@@ -294,13 +297,75 @@ fn too_long(filter: &str) -> SelectError {
     SelectError::Syntax(filter.into(), why)
 }
 
+/// Functions that a condition must not use, because they may never end: it runs in the gateway itself.
+const ENDLESS: [&str; 12] = [
+    "combinations",
+    "def",
+    "input",
+    "inputs",
+    "limit",
+    "range",
+    "recurse",
+    "recurse_down",
+    "repeat",
+    "skip",
+    "until",
+    "while",
+];
+/// How many conditions a thread keeps compiled. No configuration has more.
+const MAX_COMPILED: usize = 256;
+
+/// Checks that a text is a filter that ends soon on every value of a bounded size.
+pub fn check_condition(filter: &str) -> Result<(), SelectError> {
+    compile(filter)?;
+    match words(filter).find(|word| ENDLESS.contains(word)) {
+        Some(word) => {
+            let why = format!("`{word}` is not for conditions, which have to end at once");
+            Err(SelectError::Syntax(filter.into(), why))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the words of a filter outside of plain strings.
+fn words(filter: &str) -> impl Iterator<Item = &str> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    filter.split(move |c: char| !is_word(c)).filter(|word| !word.is_empty())
+}
+
+/// Returns whether a condition holds for a JSON text, on this thread. Each thread compiles a condition once. For
+/// conditions that [`check_condition`] allows.
+pub fn condition(filter: &str, json: &str) -> Result<bool, SelectError> {
+    thread_local! {
+        static COMPILED: RefCell<HashMap<String, Rc<Program>>> = RefCell::default();
+    }
+    let known = COMPILED.with_borrow(|compiled| compiled.get(filter).cloned());
+    let program = match known {
+        Some(program) => program,
+        None => {
+            let program = Rc::new(compile(filter)?);
+            COMPILED.with_borrow_mut(|compiled| {
+                if compiled.len() >= MAX_COMPILED {
+                    compiled.clear();
+                }
+                compiled.insert(filter.into(), program.clone());
+            });
+            program
+        }
+    };
+    Ok(holds(&outputs_of(&program, filter, json)?))
+}
+
 type Program = jaq_core::compile::Filter<jaq_core::Native<data::JustLut<Val>>>;
 
 /// Runs a filter on JSON text without building a second tree: the text may be large.
 fn run(filter: &str, json: &str) -> Result<Vec<Value>, SelectError> {
+    outputs_of(&compile(filter)?, filter, json)
+}
+
+fn outputs_of(program: &Program, filter: &str, json: &str) -> Result<Vec<Value>, SelectError> {
     let failed = |why: String| SelectError::Failed(filter.into(), shorten(&why));
     let input = read::parse_single(json.as_bytes()).map_err(|e| failed(e.to_string()))?;
-    let program = compile(filter)?;
     let context = Ctx::<data::JustLut<Val>>::new(&program.lut, Vars::new([]));
     let mut outputs = Vec::new();
     for output in program.id.run((context, input)).map(unwrap_valr) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use nonet_api::status::AuditStatus;
 use nonet_base::text::clip;
 use nonet_config::{Config, Policy, Transport};
-use nonet_parts::audit::{Audit, AuditEntry, AuditedCall, MaskRules, masked};
+use nonet_parts::audit::{Audit, AuditEntry, AuditedCall, AuditedPerson, MaskRules, masked};
 use nonet_servers::{catalog::Tool, policy::PolicyVerdict};
 use nonet_text::{
     fault::{Fault, FaultCode},
@@ -75,6 +75,11 @@ fn who(caller: &Caller) -> AuditEntry {
         session: caller.lasting.then_some(caller.session.id),
         profile: caller.session.profile.clone(),
         token: caller.token.as_ref().map(|token| token.place.clone()),
+        person: caller.person.as_ref().map(|person| AuditedPerson {
+            issuer: person.issuer.clone(),
+            subject: person.subject.clone(),
+            name: person.name.clone(),
+        }),
         within: caller.within.clone(),
         ..AuditEntry::default()
     }
@@ -149,14 +154,15 @@ impl Observing {
             audit.call(AuditEntry { tool, bytes_in: Some(begun.bytes_in), ..who(caller) }, &Value::Null)
         });
         if let Some(entry) = call.entry() {
-            self.say_why(entry, &Gate::of(&self.publisher, &caller.session), name, fault.code);
+            self.say_why(entry, &Gate::of(&self.publisher, &caller.session), name, fault);
         }
         // The call is answered with a fault already.
         let _ = call.end(fault.code.as_str()).await;
     }
 
     /// Adds the rule that refused a call to the entry.
-    fn say_why(&self, entry: &mut AuditEntry, gate: &Gate, name: &str, code: FaultCode) {
+    fn say_why(&self, entry: &mut AuditEntry, gate: &Gate, name: &str, fault: &Fault) {
+        let code = fault.code;
         let Some(tool) = gate.named(name) else { return };
         entry.tool = tool.full.clone();
         entry.version = Some(tool.version.as_str().into());
@@ -166,7 +172,13 @@ impl Observing {
             (entry.verdict, entry.rule) = match gate.verdict(tool) {
                 PolicyVerdict::Deny(rule) => (Some("deny"), Some(rule)),
                 PolicyVerdict::Approve(rule) => (Some("approve"), Some(rule)),
-                PolicyVerdict::Allow => (Some("allow"), None),
+                // A condition is about one call.
+                PolicyVerdict::Allow => {
+                    match fault.details.as_ref().and_then(|details| details["rule"].as_str()) {
+                        Some(rule) => (Some("deny"), Some(rule.into())),
+                        None => (Some("allow"), None),
+                    }
+                }
             };
         }
     }

@@ -344,7 +344,10 @@ impl Find {
         // are counted. A session's own server is left out, because nothing about it is kept and its name may
         // have been another server's.
         let is_counted = is_tool && tool.session.is_none();
-        let report = || self.observing.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
+        let report = || {
+            let owner = caller.session.profile.as_deref().unwrap_or_default();
+            self.observing.figures.of(&tool.own_full(), owner, &tool.version)
+        };
         let asks = matches!(gate.verdict(tool), PolicyVerdict::Approve(_));
         let examples = match tool.examples.as_slice() {
             [] => tool.schema.raw().get("examples").cloned().unwrap_or_default(),

@@ -19,6 +19,7 @@ use nonet_api::{
     notice::Notice,
     work::{CheckError, ShownValue},
 };
+use nonet_auth::Owner;
 use nonet_base::{clock::millis, text::clip};
 use nonet_config::ClientLimits;
 use nonet_parts::quotas::{Account, QuotaExceeded};
@@ -280,18 +281,19 @@ impl Errands {
 
     /// Creates the caller for an errand of this owner. Policies and the profile apply as usual, but nobody
     /// can be asked.
-    pub(super) fn errand_caller(&self, owner: &str, client: &str) -> Caller {
-        let profile = Some(owner).filter(|owner| !owner.is_empty()).map(String::from);
+    pub(super) async fn errand_caller(&self, owner: &str, client: &str) -> Caller {
+        let owner = Owner::of(owner);
+        let person = self.sessions.people.of(&owner).await;
         let limits = ClientLimits {
             soft_deadline: SOFT_DEADLINE,
             max_result_bytes: usize::MAX,
             ..self.servers.config().limits(client)
         };
-        let account =
-            Account::of_errands(profile.as_deref(), self.servers.config().quotas(profile.as_deref()));
+        let account = Account::of_errands(owner.as_str(), self.servers.config().quotas(owner.profile()));
         Caller {
-            session: Session::unattended(profile),
+            session: Session::unattended(owner, person.clone()),
             account,
+            person,
             // Due errands have their own limits.
             is_admitted: true,
             client: client.into(),

@@ -12,6 +12,7 @@ use nonet_api::{
     status::ServerState,
     tools::ToolState,
 };
+use nonet_auth::Person;
 use nonet_config::{ApproveBy, Category, Config, Globs, Profile, Risk};
 use nonet_servers::{
     catalog::{Catalog, CatalogView, EntryKind, GATEWAY, SKILLS, ServerEntry, Tool},
@@ -161,10 +162,27 @@ impl Gate {
         if let Some(rule) = self.session.app.as_ref().and_then(|app| app.denies(tool)) {
             return PolicyVerdict::Deny(rule);
         }
+        if let Some(rule) = self.shut_out() {
+            return PolicyVerdict::Deny(rule.into());
+        }
         match (policy::check(tool, self.scope()), &tool.of) {
             (PolicyVerdict::Allow, Some(server)) => self.verdict_on_prompt(server, tool.name_at_server()),
             (verdict, _) => verdict,
         }
+    }
+
+    /// Returns the key that shuts out the person for whom unattended calls are made. At other calls, their token
+    /// was checked.
+    fn shut_out(&self) -> Option<&'static str> {
+        let client = self.session.of_client();
+        if !client.unattended || client.owner.person().is_none() {
+            return None;
+        }
+        let admits = |person: &Person| {
+            let auth = self.config().auth.as_ref();
+            auth.is_some_and(|auth| auth.still_admits(&person.issuer, &person.subject))
+        };
+        (!client.person.as_deref().is_some_and(admits)).then_some("auth.blocked")
     }
 
     /// Checks a prompt of a server, by the server's own name.
@@ -188,6 +206,9 @@ impl Gate {
         let Some(connection) = self.connection(server) else {
             return PolicyVerdict::Deny(format!("servers.{server}"));
         };
+        if let Some(rule) = self.shut_out() {
+            return PolicyVerdict::Deny(rule.into());
+        }
         if !self.sees(server) {
             let profile = self.scope().map_or("", |scope| scope.name);
             return PolicyVerdict::Deny(format!("profiles.{profile}"));

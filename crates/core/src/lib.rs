@@ -13,6 +13,7 @@ mod builtin;
 pub mod call;
 mod calls;
 mod categories;
+mod conditions;
 mod discover;
 mod errands;
 mod find;
@@ -67,6 +68,7 @@ use nonet_servers::{
 use nonet_state::{
     mail::Mail,
     outward::NoticeDelivery,
+    people::People,
     publisher::Publisher,
     servers::{Lifetime, Servers},
     sessions::Sessions,
@@ -81,6 +83,7 @@ pub use builtin::WorkSummary;
 pub(crate) use nonet_state::{asking::Asking, questions::AskArguments};
 
 pub use calls::Calls;
+pub use conditions::{AskedCondition, asked_conditions};
 pub use discover::{BrowseArguments, SearchArguments};
 use errands::ErrandTable;
 pub use errands::Errands;
@@ -185,6 +188,7 @@ impl Gateway {
         let servers = Arc::new(Servers::new(config, around, options.dials, life.clone()));
         let publisher = Publisher::new(own, cache, options.without_embedder, pins, vectors, servers.clone());
         let observing = Observing::new(&publisher, &store, clock.clone(), state.as_deref());
+        let people = People::new(records.clone());
         let mail = Mail::new(records.clone(), outward.clone(), life.clone());
         let kept = KeptResults::new(store.clone(), jobs.clone(), selector);
         let approvals = Approvals::new(records.clone(), clock.clone(), &in_store);
@@ -192,7 +196,7 @@ impl Gateway {
         let keeping =
             Keeping { kept, jobs, memory, records, store, cluster: cluster.clone(), clock, folder: state };
         let keeping = Arc::new(keeping);
-        let sessions = Arc::new(Sessions::new(servers.clone(), mail, cluster));
+        let sessions = Arc::new(Sessions::new(servers.clone(), mail, people, cluster));
         Arc::new_cyclic(|gateway| {
             let calls = Arc::new(Calls {
                 servers: servers.clone(),

@@ -7,7 +7,7 @@ use nonet_base::{json::set_member, text::clip};
 use nonet_servers::{
     catalog::{GATEWAY, SKILLS, Tool},
     downstream::{CallControl, CallError, Connection, LogLevel, ResourceSubscription},
-    policy::PolicyVerdict,
+    policy::{ItemKind, PolicyVerdict},
     prompts_resources::{OfferedItem, PromptsResources, UriClaim, UriTarget, named_uri},
 };
 use nonet_text::{
@@ -18,7 +18,7 @@ use rmcp::model::{CompleteRequestParams, ErrorCode, ErrorData, Reference};
 use serde_json::{Map, Value, json};
 
 use super::{call::CallRequest, inspect::ContentInTransit};
-use crate::{calls::Calls, gate::Gate};
+use crate::{calls::Calls, conditions::stricter, gate::Gate};
 use nonet_state::{
     grants::RequiredApproval,
     links,
@@ -145,7 +145,7 @@ impl Calls {
         arguments: Map<String, Value>,
     ) -> Result<Value, ErrorData> {
         let gate = Gate::of(&self.publisher, &caller.session);
-        let prompt = gate.prompt(name)?;
+        let prompt = gate.prompt(caller, name, &arguments)?;
         let (connection, control, wait) = self.route(caller, &prompt.server)?;
         let (server, settings) = (&prompt.server, connection.settings());
         let passing = ContentInTransit { gate: &gate, caller, server, settings: &settings, label: name };
@@ -299,6 +299,7 @@ impl Calls {
         {
             let server = connection.name.clone();
             let verdict = gate.verdict_on_resource(&server, own, UriClaim::Linked);
+            let verdict = stricter(verdict, verdict_on_read(&gate, caller, &server, own));
             return Ok((gate, server, own.into(), verdict));
         }
         let links = &caller.session.of_client().links;
@@ -312,6 +313,7 @@ impl Calls {
                 {
                     verdict = gate.verdict_on_resource(&server, &own, UriClaim::Linked);
                 }
+                let verdict = stricter(verdict, verdict_on_read(&gate, caller, &server, &own));
                 Ok((gate, server, own, verdict))
             }
             UriTarget::Ambiguous(uris) => Err(ErrorData::invalid_params(
@@ -349,7 +351,7 @@ impl Calls {
         let unknown = |what: &str| ErrorData::invalid_params(format!("there is no {what}"), None);
         let server = match &mut params.r#ref {
             Reference::Prompt(prompt) => {
-                let entry = gate.prompt(&prompt.name)?;
+                let entry = gate.prompt(caller, &prompt.name, &Map::new())?;
                 prompt.name.clone_from(&entry.own);
                 entry.server.clone()
             }
@@ -458,15 +460,22 @@ impl Gate {
         !matches!(verdict, PolicyVerdict::Deny(_))
     }
 
-    /// Finds a prompt that the caller may get.
-    fn prompt(&self, name: &str) -> Result<&OfferedItem, ErrorData> {
+    /// Finds a prompt that the caller may get with these arguments.
+    fn prompt(
+        &self,
+        caller: &Caller,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Result<&OfferedItem, ErrorData> {
         let is_there = |server: &str| !self.is_foreign(server);
         let found = self.catalog().passed().prompt(name, &self.world.names, &is_there);
         let refused = |why: String| Err(ErrorData::invalid_params(why, None));
         let Some(prompt) = found.filter(|prompt| self.sees(&prompt.server)) else {
             return refused(format!("there is no prompt `{name}`"));
         };
-        match self.verdict_on_prompt(&prompt.server, &prompt.own) {
+        let of = (&*prompt.server, &*prompt.own);
+        let on_use = self.verdict_on_use(caller, ItemKind::Prompt, of, arguments);
+        match stricter(self.verdict_on_prompt(&prompt.server, &prompt.own), on_use) {
             PolicyVerdict::Allow => Ok(prompt),
             PolicyVerdict::Deny(_) => refused(format!("there is no prompt `{name}`")),
             PolicyVerdict::Approve(rule) => {
@@ -477,6 +486,12 @@ impl Gate {
             }
         }
     }
+}
+
+/// Returns what conditions say about reading a resource.
+fn verdict_on_read(gate: &Gate, caller: &Caller, server: &str, own: &str) -> PolicyVerdict {
+    let params = Map::from_iter([("uri".to_string(), json!(own))]);
+    gate.verdict_on_use(caller, ItemKind::Resource, (server, own), &params)
 }
 
 /// Returns the name of a prompt among tools.

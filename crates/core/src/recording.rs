@@ -66,7 +66,9 @@ impl Observing {
         }
         if made.counts && tool.is_of_server() && tool.session.is_none() {
             let error = made.error();
-            let (owner, version) = (caller.session.owner(), &*tool.version);
+            // Figures are those of a profile, not of each person.
+            let owner = caller.session.profile.as_deref().unwrap_or_default();
+            let version = &*tool.version;
             let ended = EndedCall { owner, version, in_server: made.in_server, error };
             self.figures.record(&tool.own_full(), &ended);
         }

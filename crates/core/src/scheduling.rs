@@ -155,7 +155,7 @@ impl Errands {
         mut arguments: ScheduleArguments,
     ) -> Result<NewSchedule, Fault> {
         let owner = caller.owner().key().to_string();
-        let own = self.errand_caller(&owner, "schedule");
+        let own = self.errand_caller(&owner, "schedule").await;
         let mut changes = Vec::new();
         // An app under its name, or called through the meta-tool, means the app itself.
         if let (Some(name), None) = (&arguments.name, &arguments.app_id) {
@@ -491,7 +491,7 @@ impl Errands {
         mut record: Record,
         mut appointment: ScheduleEntry,
     ) -> Result<(), ErrandError> {
-        let caller = self.errand_caller(&record.owner, "schedule");
+        let caller = self.errand_caller(&record.owner, "schedule").await;
         let mut again = false;
         if let Some(run) = &appointment.begun {
             match self.keeping.jobs.find(&run.task_id, &caller.owner()).await?.map(|task| task.state) {

@@ -10,7 +10,7 @@ use nonet_search::{Boosts, Document, Index};
 use nonet_servers::{
     catalog::{EntryKind, SKILLS, guide::is_named},
     downstream::{CallControl, CallError, ConnectionState},
-    policy::PolicyVerdict,
+    policy::{ItemKind, PolicyVerdict},
 };
 use nonet_text::{
     fault::{Fault, FaultCode},
@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::{call::text_result, inspect::ContentInTransit, interrupt::Interrupt};
 use crate::{
     calls::Calls,
+    conditions::stricter,
     gate::{Gate, may_not_be_used},
 };
 use nonet_state::session::Caller;
@@ -199,8 +200,11 @@ impl Calls {
                 {
                     let name = format!("{server}/{}", prompt.name);
                     may_use(&gate, &name)?;
-                    may_get(&gate, server, &prompt, approved)?;
                     let given = arguments.arguments.map(|given| read_arguments(caller, &gate, &name, given));
+                    let params = given.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
+                    let asked = (server.as_ref(), prompt.name);
+                    let verdict = gate.verdict_on_use(caller, ItemKind::Prompt, asked, &params);
+                    may_get(&gate, server, &prompt, verdict, approved)?;
                     let result = self.prompt(caller, &gate, server, command, &prompt, given).await?;
                     self.observing.guided(caller, EntryKind::Skill, &name);
                     return Ok(result);
@@ -286,9 +290,15 @@ fn may_use(gate: &Gate, skill: &str) -> Result<(), Fault> {
 
 /// Checks the rules for a server's prompt. A prompt that needs approval at each use has to be called like a
 /// tool, because that call asks the user.
-fn may_get(gate: &Gate, server: &str, prompt: &Prompt<'_>, approved: bool) -> Result<(), Fault> {
+fn may_get(
+    gate: &Gate,
+    server: &str,
+    prompt: &Prompt<'_>,
+    on_use: PolicyVerdict,
+    approved: bool,
+) -> Result<(), Fault> {
     let full = name::full_name(SKILLS, &format!("{server}/{}", prompt.name));
-    match gate.verdict_on_prompt(server, prompt.name) {
+    match stricter(gate.verdict_on_prompt(server, prompt.name), on_use) {
         PolicyVerdict::Allow => Ok(()),
         PolicyVerdict::Approve(_) if approved => Ok(()),
         PolicyVerdict::Approve(rule) => {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use nonet_api::work::{
     AllWork, FactList, FactView, KeptDetails, Owned, TaskDetails, WorkAction, WorkDetails, WorkKind,
 };
+use nonet_auth::Owner;
 use nonet_base::text::clip;
 use nonet_parts::{approvals::AnswerError, jobs::JobOwner};
 use nonet_store::{RecordKind, StoreError};
@@ -27,6 +28,8 @@ use nonet_state::{faults::of_store, questions::SettledQuestion};
 
 /// How many of each kind are listed.
 const LISTED: usize = 100;
+/// Of how many people the page shows tasks and facts.
+const PEOPLE: usize = 100;
 /// How many facts are listed.
 const FACTS: usize = 50;
 /// Facts below this share of the best score are left out.
@@ -52,7 +55,7 @@ pub struct WorkItem<'a> {
 impl Gateway {
     /// Returns all work except facts: one list for each kind, latest first, with the total number.
     pub async fn user_work(&self) -> Result<AllWork, Fault> {
-        let tasks = self.keeping.jobs.of_everybody(&self.owners(), LISTED).await;
+        let tasks = self.keeping.jobs.of_everybody(&self.owners().await, LISTED).await;
         let watches = self.keeping.records.of_kind(RecordKind::Watch).await.map_err(unread)?;
         let schedules = self.keeping.records.of_kind(RecordKind::Schedule).await.map_err(unread)?;
         let watches = watches.iter().rev().filter_map(|one| owned(watches::in_list(one)?, &one.owner));
@@ -71,7 +74,7 @@ impl Gateway {
     pub async fn user_facts(&self, query: &str) -> Result<FactList, Fault> {
         let (mut facts, mut total) = (Vec::new(), 0);
         let embedder = self.publisher.embedder();
-        for owner in self.owners() {
+        for owner in self.owners().await {
             let found = self.keeping.memory.recall(&owner, query, &[], Some(FACTS), embedder.as_ref()).await;
             let found = found.map_err(unread)?;
             total += found.of;
@@ -203,10 +206,15 @@ impl Gateway {
         })
     }
 
-    /// Returns every possible owner, as the store knows owners.
-    fn owners(&self) -> Vec<String> {
+    /// Returns every possible owner, as the store knows owners; of people, those who signed in last.
+    async fn owners(&self) -> Vec<String> {
         let profiles = self.servers.config().profiles.keys().cloned().collect::<Vec<_>>();
-        [String::new()].into_iter().chain(profiles).collect()
+        let people = self.sessions.people.owners(PEOPLE).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the people who signed in cannot be listed");
+            Vec::new()
+        });
+        let people = people.iter().map(|owner| owner.as_str().to_owned());
+        [String::new()].into_iter().chain(profiles).chain(people).collect()
     }
 
     /// Returns the owner of a task: its client while the table has the task.
@@ -217,8 +225,7 @@ impl Gateway {
 
 /// Returns the user in place of the clients under a profile.
 fn user(owner: &str) -> JobOwner {
-    let profile = Some(owner.to_string()).filter(|profile| !profile.is_empty());
-    JobOwner { profile, local: true, ..JobOwner::default() }
+    JobOwner { owner: Owner::of(owner), local: true, ..JobOwner::default() }
 }
 
 fn owned<T>(work: T, owner: &str) -> Option<Owned<T>> {

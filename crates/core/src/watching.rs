@@ -135,7 +135,7 @@ impl Errands {
         }
         let owner = caller.owner().key().to_string();
         self.room_for_watch(&owner).await?;
-        let own = Caller { cancel: caller.cancel.clone(), ..self.errand_caller(&owner, "watch") };
+        let own = Caller { cancel: caller.cancel.clone(), ..self.errand_caller(&owner, "watch").await };
         self.not_of_session(caller, &watch.tool)?;
         let (at_ms, timer) = (self.keeping.clock.unix_ms(), Instant::now());
         let found = self.watched_tool(&own, &watch.tool).await;
@@ -342,7 +342,7 @@ impl Errands {
             self.keeping.records.change(Record { due_ms: None, ..record }).await?;
             return Ok(());
         }
-        let caller = self.errand_caller(&record.owner, "watch");
+        let caller = self.errand_caller(&record.owner, "watch").await;
         let (at_ms, timer) = (self.keeping.clock.unix_ms(), Instant::now());
         let looked = match self.watched_call(&caller, &watch).await {
             Ok(ErrandResult { result, .. }) => self.finding(&caller.owner(), &watch, result, at_ms).await,

@@ -40,7 +40,7 @@ use tokio::sync::{
 use self::writer::{Writer, WriterMessage};
 pub use self::{
     files::chain_files,
-    line::{AuditEntry, AuditedParams, ChainKey},
+    line::{AuditEntry, AuditedParams, AuditedPerson, ChainKey},
     mask::{MaskRules, masked},
     verify::{ChainBreak, ChainReport, each_line, has_line, verify},
 };

@@ -26,6 +26,7 @@ use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use nonet_api::work::{TaskState, TaskSummary};
+use nonet_auth::Owner;
 use summary::stored;
 
 use nonet_base::clock::{Clock, unix_ms};
@@ -60,13 +61,13 @@ pub struct JobEnd {
 }
 
 /// The owner of a job. A client sees only its own jobs, with one exception: clients of this machine's user
-/// may use each other's handles.
+/// may use each other's handles, and so may the sessions of a person who signed in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct JobOwner {
     /// The session that started the job; `None` if requests belong to no session.
     pub session: Option<u64>,
-    /// The profile under which the job was started.
-    pub profile: Option<String>,
+    /// The profile under which the job was started, and the person who had signed in.
+    pub owner: Owner,
     /// Whether its client belongs to this machine's user. Such a client may have restarted since.
     pub local: bool,
     /// The account whose quotas the job uses.
@@ -74,9 +75,9 @@ pub struct JobOwner {
 }
 
 impl JobOwner {
-    /// Returns the owner as the store knows it: the profile, or an empty string without one.
+    /// Returns the owner as the store knows it.
     pub fn key(&self) -> &str {
-        self.profile.as_deref().unwrap_or_default()
+        self.owner.as_str()
     }
 
     /// Returns the part of the store that the owner may fill.
@@ -85,8 +86,8 @@ impl JobOwner {
     }
 
     fn shows(&self, other: &JobOwner) -> bool {
-        let known = self.session.is_none() || self.session == other.session;
-        self.profile == other.profile && (known || self.local && other.local)
+        let known = self.session.is_none() || self.session == other.session || self.owner.person().is_some();
+        self.owner == other.owner && (known || self.local && other.local)
     }
 }
 
@@ -447,7 +448,7 @@ impl Jobs {
     /// Returns the jobs of a session, newest first. Returns none without a session: a client that knows a
     /// handle may use it, but must not learn about other jobs.
     pub fn list(&self, owner: &JobOwner) -> Vec<Arc<Job>> {
-        let is_same = |job: &Job| job.owner.session == owner.session && job.owner.profile == owner.profile;
+        let is_same = |job: &Job| job.owner.session == owner.session && job.owner.owner == owner.owner;
         self.newest_first(|job| owner.session.is_some() && is_same(job))
     }
 

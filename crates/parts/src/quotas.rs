@@ -1,4 +1,4 @@
-//! Accounts: the concurrent use of one token, or of one session without a token.
+//! Accounts: the concurrent use of one token, of one person, or of one session without either.
 //!
 //! New work takes a place before anything is sent, and is refused if there is none. Work that was sent is
 //! never refused: a call in flight can always become a job, because calls and jobs together stay below the
@@ -28,7 +28,7 @@ pub const RETRY_SESSION: Duration = Duration::from_secs(60);
 /// need room beside them.
 const REQUESTS: usize = 2;
 
-/// The account of a token, or of a session without one. Accounts with the same name are equal.
+/// The account of a token or person, or of a session without one. Accounts with the same name are equal.
 pub struct Account {
     /// Its number for turn-taking.
     pub id: u64,
@@ -157,9 +157,9 @@ impl Account {
         Arc::new(Self::new(format!("strangers-{}", profile.unwrap_or_default()), quotas))
     }
 
-    /// Creates the account of Nonet's unattended work for a profile.
-    pub fn of_errands(profile: Option<&str>, quotas: Quotas) -> Arc<Self> {
-        Arc::new(Self::new(format!("errands-{}", profile.unwrap_or_default()), quotas))
+    /// Creates the account of Nonet's unattended work for an owner.
+    pub fn of_errands(owner: &str, quotas: Quotas) -> Arc<Self> {
+        Arc::new(Self::new(format!("errands-{owner}"), quotas))
     }
 
     /// Returns its name in the store.
@@ -272,24 +272,37 @@ impl fmt::Debug for Account {
     }
 }
 
-/// The accounts of tokens; all sessions of a token share one.
+/// Whose account it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum AccountHolder {
+    /// That of a token of the configuration.
+    Token(BearerToken),
+    /// That of a person who signed in, by their key.
+    Person(Arc<str>),
+}
+
+/// The accounts of tokens and people; all sessions of a token or person share one.
 #[derive(Debug, Default)]
-pub struct Accounts(DashMap<(Option<String>, BearerToken), Weak<Account>>);
+pub struct Accounts(DashMap<(Option<String>, AccountHolder), Weak<Account>>);
 
 impl Accounts {
-    /// Returns the account of a token under a profile.
-    pub fn of_token(&self, profile: Option<&str>, token: BearerToken, quotas: Quotas) -> Arc<Account> {
-        let key = (profile.map(Into::into), token);
+    /// Returns the account of a token or person under a profile.
+    pub fn of(&self, profile: Option<&str>, holder: AccountHolder, quotas: Quotas) -> Arc<Account> {
+        let key = (profile.map(Into::into), holder);
         if let Some(account) = self.0.get(&key).and_then(|known| known.upgrade()) {
             account.set(quotas);
             return account;
         }
         self.0.retain(|_, account| account.strong_count() > 0);
+        let name = match &key.1 {
+            AccountHolder::Token(token) => token.alias(),
+            AccountHolder::Person(person) => person.to_string(),
+        };
         let mut entry = self.0.entry(key).or_default();
         if let Some(account) = entry.upgrade() {
             return account;
         }
-        let account = Arc::new(Account::new(token.alias(), quotas));
+        let account = Arc::new(Account::new(name, quotas));
         *entry = Arc::downgrade(&account);
         account
     }

@@ -82,8 +82,13 @@ impl<'a> PolicyItem<'a> {
         self.names.iter().any(|name| patterns.matches(name))
     }
 
+    /// Returns its risk.
+    pub fn risk(&self) -> Risk {
+        self.risk
+    }
+
     /// Whether patterns of a rule against items match, in any spelling.
-    fn is_caught_by(&self, patterns: &Globs) -> bool {
+    pub fn is_caught_by(&self, patterns: &Globs) -> bool {
         !patterns.is_empty() && self.names.iter().any(|name| patterns.catches(name, &Spellings::of(name)))
     }
 }

@@ -51,11 +51,11 @@ impl Approval {
     /// Returns a digest of the approval. Each process numbers its own sessions, so `nonce` tells the
     /// processes apart.
     pub fn key(&self, nonce: &str) -> String {
-        let JobOwner { session, profile, local, account } = &self.owner;
+        let JobOwner { session, owner, local, account } = &self.owner;
         // A client of this machine's user may have restarted since.
         let account = (!*local).then(|| account.name().to_string());
         let nonce = session.map(|_| nonce);
-        let all = json!([self.tool, self.hash, self.params, session, profile, local, nonce, account]);
+        let all = json!([self.tool, self.hash, self.params, session, owner.profile(), local, nonce, account]);
         hex(&Sha256::digest(all.to_string().as_bytes()))
     }
 }

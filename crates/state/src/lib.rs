@@ -15,6 +15,7 @@ pub mod lists;
 pub mod mail;
 pub mod mailbox;
 pub mod outward;
+pub mod people;
 pub mod placing;
 pub mod publisher;
 pub mod questions;

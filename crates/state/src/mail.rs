@@ -388,7 +388,7 @@ mod tests {
     }
 
     fn session(mail: &Arc<Mail>, profile: Option<&str>) -> Arc<Session> {
-        Session::with_mail(profile.map(Into::into), Arc::default(), mail.clone())
+        Session::with_mail(profile.map(Into::into), None, Arc::default(), mail.clone())
     }
 
     /// Returns the notices in the next answer to a session.

@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use nonet_auth::{Owner, Person};
 use nonet_config::{ClientLimits, Globs, KnownToken, ServerSettings};
 use nonet_parts::{
     jobs::JobOwner,
@@ -39,6 +40,10 @@ pub struct Session {
     pub id: u64,
     /// Its profile, if any.
     pub profile: Option<String>,
+    /// The person who signed in, as the session's first request described them.
+    pub person: Option<Arc<Person>>,
+    /// Who owns what outlives its calls.
+    pub owner: Owner,
     /// The account whose quotas it uses.
     pub account: Arc<Account>,
     client: OnceLock<Box<str>>,
@@ -153,13 +158,21 @@ fn next_id() -> u64 {
 impl Session {
     /// Creates a session under a profile.
     pub fn new(profile: Option<String>) -> Arc<Self> {
-        Arc::new(Self { id: next_id(), profile, ..Self::default() })
+        let owner = Owner::new(profile.as_deref(), None);
+        Arc::new(Self { id: next_id(), profile, owner, ..Self::default() })
     }
 
-    /// Creates a session under a profile. Undelivered lasting notices go to the next session of its owner.
-    pub fn with_mail(profile: Option<String>, account: Arc<Account>, mail: Arc<Mail>) -> Arc<Self> {
-        let mailbox = Mailbox::with_mail(mail, profile.as_deref().unwrap_or_default());
-        Arc::new(Self { id: next_id(), profile, account, mailbox, ..Self::default() })
+    /// Creates a session under a profile, for a person if somebody has signed in. Undelivered lasting notices
+    /// go to the next session of its owner.
+    pub fn with_mail(
+        profile: Option<String>,
+        person: Option<Arc<Person>>,
+        account: Arc<Account>,
+        mail: Arc<Mail>,
+    ) -> Arc<Self> {
+        let owner = Owner::new(profile.as_deref(), person.as_deref());
+        let mailbox = Mailbox::with_mail(mail, owner.as_str());
+        Arc::new(Self { id: next_id(), profile, person, owner, account, mailbox, ..Self::default() })
     }
 
     /// Returns where its lasting notices go.
@@ -167,14 +180,15 @@ impl Session {
         self.mailbox.mail()
     }
 
-    /// Returns its owner as the store knows owners: its profile, or an empty string without one.
+    /// Returns its owner as the store knows owners.
     pub fn owner(&self) -> &str {
-        self.profile.as_deref().unwrap_or_default()
+        self.owner.as_str()
     }
 
-    /// Creates a session for unattended calls under a profile.
-    pub fn unattended(profile: Option<String>) -> Arc<Self> {
-        Arc::new(Self { id: next_id(), profile, unattended: true, ..Self::default() })
+    /// Creates a session for unattended calls of an owner, whose person is described as they last signed in.
+    pub fn unattended(owner: Owner, person: Option<Arc<Person>>) -> Arc<Self> {
+        let profile = owner.profile().map(Into::into);
+        Arc::new(Self { id: next_id(), profile, person, owner, unattended: true, ..Self::default() })
     }
 
     /// Creates a session in which an app calls tools for a client: tools that both its rules and the client's
@@ -182,7 +196,8 @@ impl Session {
     pub fn of_app(id: &str, allowed: Globs, of: &Arc<Self>) -> Arc<Self> {
         let app = Some(AppScope { id: id.into(), allowed, of: of.clone() });
         let (profile, account) = (of.profile.clone(), of.account.clone());
-        Arc::new(Self { id: of.id, profile, account, app, ..Self::default() })
+        let (person, owner) = (of.person.clone(), of.owner.clone());
+        Arc::new(Self { id: of.id, profile, person, owner, account, app, ..Self::default() })
     }
 
     /// Returns the session of the client itself.
@@ -360,7 +375,7 @@ impl Caller {
     pub fn owner(&self) -> JobOwner {
         JobOwner {
             session: self.lasting.then_some(self.session.id),
-            profile: self.session.profile.clone(),
+            owner: self.session.owner.clone(),
             local: self.local,
             account: self.account.clone(),
         }
@@ -409,8 +424,10 @@ pub struct Caller {
     pub sink: Option<ProgressSink>,
     /// Whether the session lasts beyond this request.
     pub lasting: bool,
-    /// The bearer token of the request, if it came with one.
+    /// The bearer token of the request, if it came with one of the configuration.
     pub token: Option<KnownToken>,
+    /// The person who signed in, as the token of the request describes them.
+    pub person: Option<Arc<Person>>,
     /// Whether it is a client of this machine's user, over stdio or the socket of the shared gateway.
     pub local: bool,
     /// The channel for questions from servers and from Nonet while the request is open.

@@ -3,16 +3,17 @@
 use std::sync::{Arc, Weak};
 
 use dashmap::DashMap;
-use nonet_config::BearerToken;
+use nonet_auth::Person;
 use nonet_parts::{
     cluster::Cluster,
-    quotas::{Account, Accounts},
+    quotas::{Account, AccountHolder, Accounts},
 };
 use serde_json::Value;
 
 use crate::{
     links::Seal,
     mail::Mail,
+    people::People,
     servers::Servers,
     session::{Caller, Session},
 };
@@ -23,8 +24,10 @@ pub struct Sessions {
     open: DashMap<u64, Weak<Session>>,
     /// Seals links in results of requests without a session.
     pub seal: Seal,
-    /// What each token uses at present.
+    /// What each token and person uses at present.
     accounts: Accounts,
+    /// Those who have signed in.
+    pub people: Arc<People>,
     /// Notices that must arrive.
     pub mail: Arc<Mail>,
     servers: Arc<Servers>,
@@ -32,29 +35,39 @@ pub struct Sessions {
 
 impl Sessions {
     /// Creates a table without sessions.
-    pub fn new(servers: Arc<Servers>, mail: Arc<Mail>, cluster: Option<Arc<Cluster>>) -> Self {
+    pub fn new(
+        servers: Arc<Servers>,
+        mail: Arc<Mail>,
+        people: Arc<People>,
+        cluster: Option<Arc<Cluster>>,
+    ) -> Self {
         let (open, accounts) = (DashMap::new(), Accounts::default());
-        Self { open, seal: Seal::new(cluster), accounts, mail, servers }
+        Self { open, seal: Seal::new(cluster), accounts, people, mail, servers }
     }
 
     /// Opens a session under a profile, with quotas of its own.
     pub fn open(&self, profile: Option<String>) -> Arc<Session> {
         let account = Account::of_session(self.servers.config().quotas(profile.as_deref()));
-        self.open_under(profile, account)
+        self.open_under(profile, None, account)
     }
 
-    /// Opens a session under a profile, which counts against the quotas of an account. It closes with its
-    /// last `Arc`.
-    pub fn open_under(&self, profile: Option<String>, account: Arc<Account>) -> Arc<Session> {
-        let session = Session::with_mail(profile, account, self.mail.clone());
+    /// Opens a session under a profile, for a person if somebody has signed in. It counts against the quotas
+    /// of an account, and closes with its last `Arc`.
+    pub fn open_under(
+        &self,
+        profile: Option<String>,
+        person: Option<Arc<Person>>,
+        account: Arc<Account>,
+    ) -> Arc<Session> {
+        let session = Session::with_mail(profile, person, account, self.mail.clone());
         self.open.retain(|_, session| session.strong_count() > 0);
         self.open.insert(session.id, Arc::downgrade(&session));
         session
     }
 
-    /// Returns the account of a bearer token under a profile.
-    pub fn account_of(&self, profile: Option<&str>, token: BearerToken) -> Arc<Account> {
-        self.accounts.of_token(profile, token, self.servers.config().quotas(profile))
+    /// Returns the account of a token or person under a profile.
+    pub fn account_of(&self, profile: Option<&str>, holder: AccountHolder) -> Arc<Account> {
+        self.accounts.of(profile, holder, self.servers.config().quotas(profile))
     }
 
     /// Returns an account of requests under a profile that have neither a token nor a session.
@@ -96,10 +109,16 @@ impl Sessions {
         self.all().fold((0, 0), |(count, notices), session| (count + 1, notices + session.mailbox.waiting()))
     }
 
-    /// Returns number, client name and profile of each session with a known client.
+    /// Returns number, client name and profile of each session with a known client. A person who signed in is
+    /// named with their client.
     pub fn clients(&self) -> Vec<(u64, String, Option<String>)> {
         let known = |session: Arc<Session>| {
-            Some((session.id, session.client()?.to_string(), session.profile.clone()))
+            let client = session.client()?;
+            let name = match &session.person {
+                Some(person) => format!("{client} ({})", person.name),
+                None => client.to_string(),
+            };
+            Some((session.id, name, session.profile.clone()))
         };
         let mut clients: Vec<_> = self.all().filter_map(known).collect();
         clients.sort();
@@ -127,11 +146,12 @@ mod tests {
     fn sessions_end_with_their_last_owner() {
         let retention = Retention { bytes: 0, age: std::time::Duration::ZERO };
         let store = GatewayStore::in_files(None, retention, Clock::default(), "");
+        let people = People::new(store.records.clone());
         let mail = mail::Mail::new(store.records, NoticeDelivery::closed(), Lifetime::default());
         let around = Arc::new(ConnectionContext::without_guard());
         let config = nonet_config::parse("", Path::new("f"), ValueSources::NONE).expect("it is usable");
         let servers = Servers::new(config.config, around, Default::default(), Lifetime::default());
-        let sessions = Sessions::new(Arc::new(servers), mail, None);
+        let sessions = Sessions::new(Arc::new(servers), mail, people, None);
         let (first, second) = (sessions.open(None), sessions.open(Some("p".into())));
         first.is_of("one");
         assert_eq!(sessions.clients(), [(first.id, "one".to_string(), None)]);

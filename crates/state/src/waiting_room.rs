@@ -445,7 +445,7 @@ impl<C: Send + 'static> WaitingRoom<C> {
 /// limit of the profile.
 fn has_place<C>(waiting: &BTreeMap<QuestionKey, PendingQuestion<C>>, owner: &JobOwner) -> bool {
     let parked = waiting.range(ChannelKind::Repeat.keys()).map(|(_, one)| &one.owner);
-    let of_profile = parked.filter(|one| one.profile == owner.profile);
+    let of_profile = parked.filter(|one| one.owner.profile() == owner.owner.profile());
     let (all, own) =
         of_profile.fold((0, 0), |(all, own), one| (all + 1, own + usize::from(one.account == owner.account)));
     own < owner.account.quotas().parked && all < MAX_PARKED

@@ -207,10 +207,12 @@ pub enum RecordKind {
     Notice,
     /// A request that waits for the user's approval outside the chat.
     Approval,
+    /// A person who has signed in, as their token last described them.
+    Person,
 }
 
 impl RecordKind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Watch,
         Self::Schedule,
         Self::Fact,
@@ -220,6 +222,7 @@ impl RecordKind {
         Self::Script,
         Self::Notice,
         Self::Approval,
+        Self::Person,
     ];
 
     fn as_str(self) -> &'static str {
@@ -233,13 +236,14 @@ impl RecordKind {
             Self::Script => "script",
             Self::Notice => "notice",
             Self::Approval => "approval",
+            Self::Person => "person",
         }
     }
 
     fn is_forgotten_with(self) -> ForgetTarget {
         match self {
             Self::Fact | Self::Goal | Self::Todo => ForgetTarget::Memory,
-            Self::Watch | Self::Schedule | Self::Parked | Self::Script => ForgetTarget::Plans,
+            Self::Watch | Self::Schedule | Self::Parked | Self::Script | Self::Person => ForgetTarget::Plans,
             Self::Notice | Self::Approval => ForgetTarget::Messages,
         }
     }
@@ -250,7 +254,7 @@ impl RecordKind {
 pub struct NewRecord {
     /// Determines the quota and the format of the body.
     pub kind: RecordKind,
-    /// The profile that the record belongs to, empty without one; for a part of parked work, the id of that
+    /// The owner that the record belongs to: a profile and a person, empty without either; for a part of parked work, the id of that
     /// work.
     pub owner: String,
     /// Unique among the owner's records of this kind.

@@ -12,6 +12,7 @@ mod inbox;
 mod lines;
 mod message;
 pub mod mirrored;
+pub mod reach;
 pub mod rmcp;
 mod scan;
 mod sse;

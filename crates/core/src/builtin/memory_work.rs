@@ -194,12 +194,13 @@ fn list_call() -> NextStep {
     NextStep::own("task_list", json!({}))
 }
 
-/// Returns the desk of a caller. A client of this machine finds its work again in the next session.
+/// Returns the desk of a caller. A client of this machine, and whoever has signed in, finds the work again in the
+/// next session.
 fn desk(caller: &Caller) -> Result<WorkPlace<'_>, Fault> {
     match (caller.local, caller.lasting) {
-        (true, _) => Ok(WorkPlace::Kept { owner: caller.session.profile.as_deref().unwrap_or_default() }),
-        (false, true) => Ok(WorkPlace::Session(&caller.session.work)),
-        (false, false) => {
+        _ if caller.local || caller.person.is_some() => Ok(WorkPlace::Kept { owner: caller.session.owner() }),
+        (_, true) => Ok(WorkPlace::Session(&caller.session.work)),
+        (_, false) => {
             let message = "Goal and tasks belong to a session, and a stateless client over HTTP has none. gateway.remember keeps facts for every session.";
             Err(Fault::new(FaultCode::Forbidden, message))
         }

@@ -28,7 +28,8 @@ use serde_json::{Map, Value, json};
 use crate::{
     builtin,
     calls::Calls,
-    gate::{Gate, always_asks},
+    conditions::{ConditionInput, stricter},
+    gate::{Gate, always_asks, may_not_be_used},
     graph::TemplateValues,
 };
 
@@ -79,13 +80,9 @@ impl Calls {
         if tool.held().is_some() {
             return Box::pin(self.prepare_held(caller, tool, written, filled)).await;
         }
-        let asked = match gate.verdict(&tool) {
-            PolicyVerdict::Approve(rule) if caller.session.app.is_some() || caller.session.unattended => {
-                return Err(needs_user(&tool.full, &rule).into());
-            }
-            PolicyVerdict::Approve(rule) => Some((rule, written.clone())),
-            _ => None,
-        };
+        let (verdict, conditions) = (gate.verdict(&tool), gate.conditions(&tool));
+        let may_ask = matches!(verdict, PolicyVerdict::Approve(_)) || !conditions.is_empty();
+        let as_written = may_ask.then(|| written.clone());
         let (mut params, mut notes) = match filled {
             Some(filled) => in_text(&tool.schema, filled),
             None => (written, Vec::new()),
@@ -103,6 +100,26 @@ impl Calls {
         };
         let mut reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
         reading.repaired.splice(0..0, notes);
+        let verdict = match conditions.is_empty() {
+            true => verdict,
+            false => {
+                let input = ConditionInput::new(caller, &tool.full, &reading.params);
+                stricter(verdict, conditions.verdict(input).await)
+            }
+        };
+        let asked = match (verdict, as_written) {
+            (PolicyVerdict::Deny(rule), _) => {
+                let fault = may_not_be_used(&tool.full, &rule);
+                return Err(fault.details(json!({ "rule": rule })).into());
+            }
+            (PolicyVerdict::Approve(rule), _)
+                if caller.session.app.is_some() || caller.session.unattended =>
+            {
+                return Err(needs_user(&tool.full, &rule).into());
+            }
+            (PolicyVerdict::Approve(rule), Some(written)) => Some((rule, written)),
+            _ => None,
+        };
         let mut approver = None;
         let is_rated = asked.is_some() && caller.run.is_none();
         if let Some((rule, written)) = asked {

@@ -65,6 +65,17 @@ pub struct AuditedParams {
     pub text: Option<String>,
 }
 
+/// A person as a line names them.
+#[derive(Clone, Debug, Serialize)]
+pub struct AuditedPerson {
+    /// The issuer of their token.
+    pub issuer: Arc<str>,
+    /// Their id at the issuer.
+    pub subject: Arc<str>,
+    /// Their name, as the issuer says it.
+    pub name: Arc<str>,
+}
+
 /// The content of a line, apart from its place in the chain. Unknown fields are left out.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct AuditEntry {
@@ -82,6 +93,9 @@ pub struct AuditEntry {
     /// The place of the client's bearer token in `servers.toml`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Arc<str>>,
+    /// The person who signed in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub person: Option<AuditedPerson>,
     /// The apps around the call, the outermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub within: Vec<Arc<str>>,

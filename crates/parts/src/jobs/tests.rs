@@ -25,7 +25,7 @@ fn jobs() -> Jobs {
 }
 
 fn owner(session: Option<u64>, profile: Option<&str>, local: bool) -> JobOwner {
-    JobOwner { session, profile: profile.map(Into::into), local, ..JobOwner::default() }
+    JobOwner { session, owner: Owner::new(profile, None), local, ..JobOwner::default() }
 }
 
 fn me() -> JobOwner {
@@ -107,7 +107,7 @@ async fn work_that_was_begun_always_becomes_a_job() {
 #[tokio::test(start_paused = true)]
 async fn the_client_with_the_most_ended_jobs_makes_room() {
     let jobs = Jobs { most: 30, ..jobs() };
-    let of = |name: &str| JobOwner { account: Account::of_errands(Some(name), Quotas::default()), ..me() };
+    let of = |name: &str| JobOwner { account: Account::of_errands(name, Quotas::default()), ..me() };
     let done = async |owner: JobOwner| {
         let job = jobs.adopt(start(owner), tokio::spawn(async { json!({}).into() }), |_| {});
         job.wait(HOUR).await.expect("it ends");

@@ -1,5 +1,6 @@
 //! Who sees which results, for how long, and in which form.
 
+use nonet_auth::Owner;
 use nonet_base::clock::Clock;
 use nonet_store::{GatewayStore, Retention};
 use serde_json::json;
@@ -26,7 +27,7 @@ fn in_memory() -> KeptResults {
 }
 
 fn owner(profile: Option<&str>) -> JobOwner {
-    JobOwner { profile: profile.map(Into::into), ..JobOwner::default() }
+    JobOwner { owner: Owner::new(profile, None), ..JobOwner::default() }
 }
 
 fn rows(count: usize) -> Value {

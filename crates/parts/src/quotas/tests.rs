@@ -70,14 +70,14 @@ fn a_refusal_says_what_to_end() {
 fn sessions_of_one_token_share_an_account() {
     let (accounts, quotas) = (Accounts::default(), Quotas::default());
     let (mine, other) = (BearerToken::new("0123456789abcdef"), BearerToken::new("fedcba9876543210"));
-    let first = accounts.of_token(None, mine, quotas);
+    let first = accounts.of(None, AccountHolder::Token(mine), quotas);
     let less = Quotas { calls: 1, ..quotas };
-    let again = accounts.of_token(None, mine, less);
+    let again = accounts.of(None, AccountHolder::Token(mine), less);
     assert!(Arc::ptr_eq(&first, &again) && first.quotas() == less, "the figures of now");
-    assert_ne!(first, accounts.of_token(None, other, quotas));
+    assert_ne!(first, accounts.of(None, AccountHolder::Token(other), quotas));
     assert_ne!(account(quotas), account(quotas), "sessions do not");
     // The store recognises the account after a restart, but its name does not reveal the token.
     let name = first.name().to_string();
-    assert_eq!(*name, **Accounts::default().of_token(None, mine, quotas).name());
+    assert_eq!(*name, **Accounts::default().of(None, AccountHolder::Token(mine), quotas).name());
     assert!(name.starts_with("token-") && !name.contains("0123456789"), "{name}");
 }

@@ -8,7 +8,6 @@
 mod answer;
 mod document;
 mod paging;
-mod reach;
 mod send;
 
 use std::{sync::Arc, time::Duration};
@@ -20,7 +19,7 @@ use nonet_base::files::FileStamp;
 use nonet_config::{OpenApi, RestSettings, ServerSettings};
 use nonet_rest::{Operation, Service};
 use nonet_text::results::CallResult;
-use nonet_wire::{self as wire, Limits, web};
+use nonet_wire::{self as wire, Limits, reach::PrivateHosts, web};
 use parking_lot::Mutex;
 use reqwest::Url;
 use rmcp::model::{ErrorCode, ErrorData};
@@ -28,7 +27,6 @@ use serde_json::{Map, Value, json};
 
 use self::{
     answer::RestAnswer,
-    reach::PrivateHosts,
     send::{SendError, Sender, is_same_host},
 };
 use super::{
@@ -172,7 +170,10 @@ impl RestServer {
         let settings = &self.settings;
         let reach = PrivateHosts::of(
             settings.base_url.as_deref(),
-            settings.openapi.as_ref(),
+            match &settings.openapi {
+                Some(OpenApi::Url(url)) => Some(url),
+                Some(OpenApi::File(_)) | None => None,
+            },
             settings.private_addresses,
         );
         Sender::new(reach, &self.settings.headers, self.credentials.clone(), self.settings.has_oauth)

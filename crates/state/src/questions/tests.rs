@@ -54,7 +54,7 @@ async fn a_token_is_good_once_and_for_an_hour() {
 #[tokio::test(start_paused = true)]
 async fn the_oldest_question_of_the_same_client_makes_room() {
     let client = |name: &str| Caller {
-        account: Account::of_errands(Some(name), Quotas { questions: 3, ..Quotas::default() }),
+        account: Account::of_errands(name, Quotas { questions: 3, ..Quotas::default() }),
         ..Caller::default()
     };
     let (questions, caller, other) = (questions(), client("one"), client("other"));

@@ -1,5 +1,6 @@
 //! What the room keeps, for whom, and for how long.
 
+use nonet_auth::Owner;
 use nonet_config::Quotas;
 use nonet_parts::quotas::Account;
 
@@ -49,7 +50,7 @@ async fn only_so_many_requests_are_parked() {
     assert!(!room.has_place(&owner(&small)) && room.has_place(&owner(&large)));
     (1..MAX_PARKED).for_each(|_| park(&large));
     assert!(!room.has_place(&owner(&large)));
-    let of_profile = JobOwner { profile: Some("other".into()), ..owner(&small) };
+    let of_profile = JobOwner { owner: Owner::of("other"), ..owner(&small) };
     assert!(room.has_place(&of_profile), "one profile leaves room for another");
 }
 

@@ -10,20 +10,18 @@ use nonet_config::Secret;
 use nonet_rest::RestRequest;
 use nonet_wire::{
     http::{HttpFault, HttpReply, SignedClient, Signer},
+    reach::{PrivateAddress, PrivateHosts},
     web,
 };
 use reqwest::Url;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use super::{
-    super::{
-        CallError, ConnectionState, Remedy,
-        credentials::Credentials,
-        link::{RequestError, SignInNeeded},
-        refusal::Refusal,
-    },
-    reach::{PrivateAddress, PrivateHosts},
+use super::super::{
+    CallError, ConnectionState, Remedy,
+    credentials::Credentials,
+    link::{RequestError, SignInNeeded},
+    refusal::Refusal,
 };
 use crate::oauth::header_map;
 
@@ -180,7 +178,7 @@ impl Sender {
                 let why = format!("`{}` is not an HTTP address", url.scheme());
                 return Err(failed(SendError::Forbidden(why)));
             }
-            self.reach.check(&url).map_err(|private| failed(SendError::Forbidden(private.to_string())))?;
+            self.reach.check(&url).map_err(|private| failed(forbidden(&private)))?;
             let mut request = self.client.request(method.clone(), url.clone());
             // Without this header a service may choose any coding.
             request = request.header(header::ACCEPT_ENCODING, "identity").headers(headers.clone());
@@ -233,7 +231,7 @@ impl Sender {
             }
             HttpFault::Unsent(why) => SendError::Unsent(mask(&why)),
             HttpFault::Broken(error) => match private(&*error) {
-                Some(private) => SendError::Forbidden(private.to_string()),
+                Some(private) => forbidden(private),
                 None => {
                     let cause = super::super::deepest(&*error);
                     let why = mask(&format!("{}: {cause}", web::place(url.as_str())));
@@ -243,6 +241,13 @@ impl Sender {
             fault => SendError::Failed { why: mask(&fault.to_string()), is_sent: true },
         }
     }
+}
+
+/// Returns the error of a request that was not sent because it would lead into the own network.
+fn forbidden(private: &PrivateAddress) -> SendError {
+    SendError::Forbidden(format!(
+        "{private}; if the service is in your own network, set `private_addresses = true` for the server"
+    ))
 }
 
 /// Returns the refused private address that caused an error, if one did.

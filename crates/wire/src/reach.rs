@@ -1,6 +1,7 @@
-//! Restricts where requests of a REST service may go: to private addresses only if the user named them.
+//! Restricts where requests may go whose addresses come from outside: to private addresses only if the user
+//! named them.
 //!
-//! A fetched document, a redirect, or a public host name that resolves into the private network (DNS
+//! A fetched document, an issuer's metadata, a redirect, or a public host name that resolves into the private network (DNS
 //! rebinding) must not reach what only this machine or its network can reach. Behind a proxy, the proxy
 //! resolves names, so only numeric addresses are checked here.
 
@@ -10,7 +11,6 @@ use std::{
     sync::Arc,
 };
 
-use nonet_config::OpenApi;
 use parking_lot::RwLock;
 use reqwest::{
     Url,
@@ -24,7 +24,7 @@ const PROXIES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
 
 /// The hosts that requests may reach at private addresses.
 #[derive(Clone, Debug)]
-pub(super) struct PrivateHosts(Arc<Hosts>);
+pub struct PrivateHosts(Arc<Hosts>);
 
 #[derive(Debug)]
 struct Hosts {
@@ -55,36 +55,36 @@ impl Hosts {
 
 /// A request was not sent, because its destination was a private address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0} is a private address, which neither `base_url` nor the user's document names; if the service is in your own \
-     network, set `private_addresses = true` for the server"
-)]
-pub(super) struct PrivateAddress(pub String);
+#[error("{0} is a private address, and no address of yours names it")]
+pub struct PrivateAddress(pub String);
 
 impl PrivateHosts {
-    /// Returns the reach that the user's own addresses allow; with `all`, every address.
-    pub(super) fn of(base_url: Option<&str>, document: Option<&OpenApi>, all: bool) -> Self {
-        let (place, is_own) = match document {
-            None | Some(OpenApi::File(_)) => (None, true),
-            Some(OpenApi::Url(url)) => (Some(url.as_str()), names_private(url)),
-        };
+    /// Returns the reach that the user's own addresses allow; with `all`, every address. `document` is the
+    /// address of a document that names more, unless that is a file of the user.
+    pub fn of(base_url: Option<&str>, document: Option<&str>, all: bool) -> Self {
+        let is_own = document.is_none_or(names_private);
         let proxies = PROXIES.iter().flat_map(|name| [(*name).to_string(), name.to_lowercase()]);
         let proxies = proxies.filter_map(|name| std::env::var(name).ok());
         let proxies = proxies.filter_map(|proxy| host(&proxy).or_else(|| host(&format!("http://{proxy}"))));
         let hosts = Hosts { own: RwLock::default(), is_own, all, proxies: proxies.collect() };
-        base_url.into_iter().chain(place).for_each(|url| hosts.name(url));
+        base_url.into_iter().chain(document).for_each(|url| hosts.name(url));
         Self(Arc::new(hosts))
     }
 
     /// Notes an address that the document gives for an operation.
-    pub(super) fn found(&self, url: &str) {
+    pub fn found(&self, url: &str) {
         if self.0.is_own {
             self.0.name(url);
         }
     }
 
+    /// Allows the host of an address that the user has named.
+    pub fn allow(&self, url: &str) {
+        self.0.name(url);
+    }
+
     /// Checks an address before a request is sent. A host name is checked again after it is resolved.
-    pub(super) fn check(&self, url: &Url) -> Result<(), PrivateAddress> {
+    pub fn check(&self, url: &Url) -> Result<(), PrivateAddress> {
         let host = url.host_str().unwrap_or_default().to_lowercase();
         match address(&host) {
             Some(address) if is_private(address) && !self.0.is_named(&host) => Err(PrivateAddress(host)),
@@ -120,7 +120,7 @@ impl Resolve for PrivateHosts {
 
 /// Returns whether an address is written as a private one: by a private number, or by a name that is not
 /// public.
-fn names_private(url: &str) -> bool {
+pub fn names_private(url: &str) -> bool {
     let Some(host) = host(url) else { return false };
     match address(&host) {
         Some(address) => is_private(address),
@@ -240,17 +240,15 @@ mod tests {
 
     #[test]
     fn a_document_of_the_public_does_not_lead_into_the_own_network() {
-        let check = |document: OpenApi, named: &str, expected: bool| {
-            let reach = PrivateHosts::of(None, Some(&document), false);
+        let check = |document: Option<&str>, named: &str, expected: bool| {
+            let reach = PrivateHosts::of(None, document, false);
             reach.found(named);
             assert_eq!(is_sent(&reach, named, &["10.0.0.7"]), expected, "{document:?} {named}");
         };
-        let at = |url: &str| OpenApi::Url(url.into());
-        let file = || OpenApi::File("/api.yaml".into());
         for (named, by_own) in [("http://10.0.0.7/", true), ("http://localhost/", true), (PUBLIC, false)] {
-            check(file(), named, by_own);
-            check(at("http://wiki/api.yaml"), named, by_own);
-            check(at("https://example.com/api.yaml"), named, false);
+            check(None, named, by_own);
+            check(Some("http://wiki/api.yaml"), named, by_own);
+            check(Some("https://example.com/api.yaml"), named, false);
         }
     }
 }

@@ -1,0 +1,62 @@
+//! Asks an issuer about a token (RFC 7662).
+
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use serde_json::{Map, Value};
+use tokio::{sync::Semaphore, time::timeout};
+
+use crate::keys::IssuerKeys;
+
+/// How many questions to an issuer are open at the same time, and how long others wait. Each token that nobody
+/// knows costs a question.
+const AT_ONCE: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The characters that `application/x-www-form-urlencoded` leaves as they are.
+const FORM: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*');
+
+/// The questions to one issuer.
+pub(crate) struct Introspection(Semaphore);
+
+impl Introspection {
+    pub(super) fn new() -> Self {
+        Self(Semaphore::new(AT_ONCE))
+    }
+
+    /// Returns what the issuer says about a token, or `None` if the token is not active. `Err`: the issuer did
+    /// not say.
+    pub(super) async fn ask(
+        &self,
+        of: &IssuerKeys,
+        token: &str,
+    ) -> Result<Option<Map<String, Value>>, String> {
+        let issuer = of.issuer();
+        let Some(url) = &issuer.introspection else { return Ok(None) };
+        let busy = || "too many questions about tokens are open".to_string();
+        let _turn = timeout(PATIENCE, self.0.acquire()).await.map_err(|_| busy())?.map_err(|_| busy())?;
+        let body = format!("token={}&token_type_hint=access_token", encoded(token));
+        let said = of.client.json(url, |url| {
+            let request = of.client.client().post(url).header(ACCEPT, "application/json");
+            let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(body);
+            let secret = issuer.client_secret.as_ref().map(|secret| encoded(secret.expose()));
+            match &issuer.client_id {
+                // Encoded first (RFC 6749, section 2.3.1).
+                Some(id) => request.basic_auth(encoded(id), secret),
+                None => request,
+            }
+        });
+        let Value::Object(claims) = said.await? else {
+            return Err("its answer about a token is not an object".into());
+        };
+        if claims.get("active") != Some(&Value::Bool(true)) {
+            return Ok(None);
+        }
+        let is_from_it = claims.get("iss").is_none_or(|said| *said == *issuer.issuer);
+        Ok(is_from_it.then_some(claims))
+    }
+}
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, FORM).to_string()
+}

@@ -1,0 +1,327 @@
+//! `[auth]`: whose access tokens open the gateway over HTTP.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{Secret, values::time};
+
+/// An algorithm that may sign tokens (RFC 7518, section 3.1, and RFC 8037).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[expect(missing_docs, reason = "the names are the specification's")]
+pub enum JwtAlgorithm {
+    RS256,
+    RS384,
+    RS512,
+    PS256,
+    PS384,
+    PS512,
+    ES256,
+    ES384,
+    EdDSA,
+}
+
+impl JwtAlgorithm {
+    /// Every algorithm that can be checked here: none with a shared secret.
+    const ALL: [Self; 9] = [
+        Self::RS256,
+        Self::RS384,
+        Self::RS512,
+        Self::PS256,
+        Self::PS384,
+        Self::PS512,
+        Self::ES256,
+        Self::ES384,
+        Self::EdDSA,
+    ];
+}
+
+/// Whose access tokens open the gateway over HTTP: `[auth]`. Needs `public_url` in `[gateway]`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct AuthTable {
+    /// The issuer of access tokens, exactly as its metadata and the `iss` of its tokens say it.
+    #[schemars(extend("format" = "issuer-url"), example = &"https://login.example.com")]
+    issuer: Option<String>,
+    /// For whom its tokens are (`aud`), one or several. Default: the address that the client uses:
+    /// `public_url` and `/mcp` or `/mcp/NAME`.
+    #[schemars(schema_with = "one_or_more")]
+    audience: Audience,
+    /// The address of its keys. Default: as its metadata says.
+    #[schemars(extend("format" = "issuer-url"), example = &"https://login.example.com/keys")]
+    jwks: Option<String>,
+    /// The address that is asked about its tokens (RFC 7662): about those that are not signed, and whether
+    /// signed ones are still active. An answer counts for a minute. Only one issuer can have it.
+    #[schemars(extend("format" = "issuer-url"), example = &"https://login.example.com/introspect")]
+    introspection: Option<String>,
+    /// Nonet's id at the issuer, for `introspection`.
+    #[schemars(example = &"nonet")]
+    client_id: Option<String>,
+    /// The secret of `client_id`.
+    #[schemars(with = "Option<String>", example = &"${ISSUER_SECRET}")]
+    client_secret: Option<Secret>,
+    /// The algorithms that may sign its tokens. Default: all that can be checked, none of which has a shared
+    /// secret.
+    #[schemars(length(min = 1), example = json!(["RS256"]))]
+    algorithms: Vec<JwtAlgorithm>,
+    /// More issuers, by a name of yours.
+    issuers: BTreeMap<String, IssuerTable>,
+    /// Scopes that every token needs.
+    #[schemars(example = json!(["mcp"]))]
+    scopes: Vec<String>,
+    /// The profile of those whom no other profile takes by its `claims` and `scopes`. Without it they are
+    /// refused, if any profile has such keys.
+    #[schemars(example = &"guest")]
+    profile: Option<String>,
+    /// How far the clocks of the issuer and of this machine may be apart.
+    #[serde(with = "time")]
+    #[schemars(schema_with = "time::schema")]
+    skew: Duration,
+    /// People who may not use the gateway, whatever their tokens say, by their `sub`. Counts from the next
+    /// request on.
+    #[schemars(example = json!(["00u1abcd"]))]
+    blocked: Vec<String>,
+}
+
+impl Default for AuthTable {
+    fn default() -> Self {
+        Self {
+            issuer: None,
+            audience: Audience::default(),
+            jwks: None,
+            introspection: None,
+            client_id: None,
+            client_secret: None,
+            algorithms: JwtAlgorithm::ALL.into(),
+            issuers: BTreeMap::new(),
+            scopes: Vec::new(),
+            profile: None,
+            skew: Duration::from_secs(30),
+            blocked: Vec::new(),
+        }
+    }
+}
+
+/// One more issuer: `[auth.issuers.NAME]`. Its keys are those of `[auth]`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct IssuerTable {
+    /// The issuer, exactly as its metadata and the `iss` of its tokens say it.
+    #[schemars(extend("format" = "issuer-url"), example = &"https://login.partner.com")]
+    issuer: String,
+    /// For whom its tokens are (`aud`). Default: as in `[auth]`.
+    #[serde(default)]
+    #[schemars(schema_with = "one_or_more")]
+    audience: Audience,
+    /// The address of its keys. Default: as its metadata says.
+    #[serde(default)]
+    #[schemars(extend("format" = "issuer-url"), example = &"https://login.partner.com/keys")]
+    jwks: Option<String>,
+    /// The address that is asked about its tokens (RFC 7662).
+    #[serde(default)]
+    #[schemars(extend("format" = "issuer-url"), example = &"https://login.partner.com/introspect")]
+    introspection: Option<String>,
+    /// Nonet's id at the issuer, for `introspection`.
+    #[serde(default)]
+    #[schemars(example = &"nonet")]
+    client_id: Option<String>,
+    /// The secret of `client_id`.
+    #[serde(default)]
+    #[schemars(with = "Option<String>", example = &"${PARTNER_SECRET}")]
+    client_secret: Option<Secret>,
+    /// The algorithms that may sign its tokens. Default: all that can be checked.
+    #[serde(default = "all_algorithms")]
+    #[schemars(length(min = 1), example = json!(["RS256"]))]
+    algorithms: Vec<JwtAlgorithm>,
+}
+
+fn all_algorithms() -> Vec<JwtAlgorithm> {
+    JwtAlgorithm::ALL.into()
+}
+
+/// The `aud` values that tokens may have.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Audience(Vec<String>);
+
+impl<'de> Deserialize<'de> for Audience {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            One(String),
+            Several(Vec<String>),
+        }
+        Ok(Self(match Written::deserialize(deserializer)? {
+            Written::One(text) => vec![text],
+            Written::Several(texts) => texts,
+        }))
+    }
+}
+
+fn one_or_more(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": ["string", "array"],
+        "minLength": 1,
+        "items": { "type": "string", "minLength": 1 },
+        "examples": ["https://nonet.example.com/mcp"],
+    })
+}
+
+/// Whose access tokens open the gateway over HTTP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AuthSettings {
+    /// The address at which clients reach the gateway, without a path.
+    pub public_url: String,
+    /// The issuers; at least one.
+    pub issuers: Vec<Issuer>,
+    /// Scopes that every token needs.
+    pub scopes: Vec<String>,
+    /// The profile of those whom no other profile takes.
+    pub profile: Option<String>,
+    /// How far clocks may be apart.
+    pub skew: Duration,
+    /// The subjects of people who may not use the gateway.
+    pub blocked: Vec<String>,
+    /// Whether the file chooses profiles by who somebody is, even in a left-out entry: then nobody gets
+    /// everything just by signing in.
+    pub sorts_people: bool,
+}
+
+/// An issuer of access tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Issuer {
+    /// Its name (`iss`), which is its address.
+    pub issuer: String,
+    /// The `aud` that its tokens may have; if empty, the address that the client uses.
+    pub audience: Vec<String>,
+    /// The address of its keys, if its metadata is not to say it.
+    pub jwks: Option<String>,
+    /// The address that is asked about its tokens.
+    pub introspection: Option<String>,
+    /// Nonet's id there.
+    pub client_id: Option<String>,
+    /// The secret of that id.
+    pub client_secret: Option<Secret>,
+    /// The algorithms that may sign its tokens.
+    pub algorithms: Vec<JwtAlgorithm>,
+}
+
+impl AuthSettings {
+    /// Whether somebody who signed in earlier would still be let in: the issuer is there, and nobody has
+    /// blocked them.
+    pub fn still_admits(&self, issuer: &str, subject: &str) -> bool {
+        self.issuers.iter().any(|known| known.issuer == issuer)
+            && !self.blocked.iter().any(|one| one == subject)
+    }
+}
+
+impl AuthTable {
+    /// Returns the settings. `public_url` is `[gateway]`'s, and `sorts_people` that of the whole file.
+    pub(super) fn into_settings(self, public_url: &str, sorts_people: bool) -> AuthSettings {
+        let first = self.issuer.map(|issuer| Issuer {
+            issuer,
+            audience: self.audience.0,
+            jwks: self.jwks,
+            introspection: self.introspection,
+            client_id: self.client_id,
+            client_secret: self.client_secret,
+            algorithms: self.algorithms,
+        });
+        let more = self.issuers.into_values().map(|table| Issuer {
+            issuer: table.issuer,
+            audience: table.audience.0,
+            jwks: table.jwks,
+            introspection: table.introspection,
+            client_id: table.client_id,
+            client_secret: table.client_secret,
+            algorithms: table.algorithms,
+        });
+        AuthSettings {
+            public_url: public_url.trim_end_matches('/').into(),
+            issuers: first.into_iter().chain(more).collect(),
+            scopes: self.scopes,
+            profile: self.profile,
+            skew: self.skew,
+            blocked: self.blocked,
+            sorts_people,
+        }
+    }
+}
+
+/// Whether the file as written chooses profiles by who somebody is. A misspelt key counts: its author wants
+/// nobody to get everything.
+pub(super) fn sorts_people(root: &Value) -> bool {
+    let has = |table: &Value, word: &str| {
+        table.as_object().into_iter().flatten().any(|(key, _)| key.to_lowercase().contains(word))
+    };
+    let profiles = root.get("profiles").and_then(Value::as_object);
+    let mut profiles = profiles.into_iter().flatten().map(|(_, profile)| profile);
+    root.get("auth").is_some_and(|auth| has(auth, "prof"))
+        || profiles.any(|profile| has(profile, "claim") || has(profile, "scope"))
+}
+
+/// The values that a claim may have: one, or any of several.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClaimValues(Vec<Value>);
+
+impl ClaimValues {
+    /// Whether the claim of this name has one of the values, itself or among its items. The name is that of a
+    /// claim, or a path into claims, with dots: `realm_access.roles`.
+    pub fn is_met(&self, name: &str, claims: &Map<String, Value>) -> bool {
+        let by_path = || {
+            let (first, rest) = name.split_once('.')?;
+            rest.split('.').try_fold(claims.get(first)?, |at, part| at.get(part))
+        };
+        match claims.get(name).or_else(by_path) {
+            Some(Value::Array(items)) => items.iter().any(|item| self.0.contains(item)),
+            Some(value) => self.0.contains(value),
+            None => false,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ClaimValues {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match Value::deserialize(deserializer)? {
+            Value::Array(values) => values,
+            value => vec![value],
+        }))
+    }
+}
+
+/// Returns the schema of `claims`.
+pub(super) fn claims_schema(_: &mut SchemaGenerator) -> Schema {
+    let value = json!({ "type": ["string", "boolean", "integer"] });
+    json_schema!({
+        "type": "object",
+        "additionalProperties": { "type": ["string", "boolean", "integer", "array"], "minItems": 1, "items": value },
+        "examples": [{ "groups": "analysts" }],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_met_by_its_value_or_by_one_of_its_items() {
+        let check = |wanted: Value, name: &str, claims: Value, expected: bool| {
+            let values: ClaimValues = serde_json::from_value(wanted.clone()).expect("values");
+            let Value::Object(all) = &claims else { panic!("claims are an object") };
+            assert_eq!(values.is_met(name, all), expected, "{wanted} {name} {claims}");
+        };
+        check(json!("a"), "groups", json!({ "groups": "a" }), true);
+        check(json!("a"), "groups", json!({ "groups": ["b", "a"] }), true);
+        check(json!(["a", "c"]), "groups", json!({ "groups": ["c"] }), true);
+        check(json!("a"), "groups", json!({ "groups": "a b" }), false);
+        check(json!("a"), "groups", json!({}), false);
+        check(json!(true), "verified", json!({ "verified": true }), true);
+        check(json!(true), "verified", json!({ "verified": "true" }), false);
+        check(json!(2), "level", json!({ "level": 2 }), true);
+        check(json!("a"), "x.roles", json!({ "x": { "roles": ["a"] } }), true);
+        check(json!("a"), "x.roles", json!({ "x.roles": "b", "x": { "roles": ["a"] } }), false);
+        check(json!("a"), "https://e.com/roles", json!({ "https://e.com/roles": ["a"] }), true);
+    }
+}
