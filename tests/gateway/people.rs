@@ -47,7 +47,8 @@ impl Company {
 }
 
 fn shop() -> Setup {
-    Setup::new().server("shop", json!({ "tools": [{ "name": "buy" }, { "name": "look" }] }))
+    let wait = json!({ "name": "wait", "on": { "delay_ms": 1_500, "text": "waited" } });
+    Setup::new().server("shop", json!({ "tools": [{ "name": "buy" }, { "name": "look" }, wait] }))
 }
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
@@ -116,9 +117,9 @@ fn a_token_opens_what_its_claims_and_scopes_open() {
     let analyst = company.token("ann", json!({ "groups": ["analysts"] }));
     assert_eq!(tools("/mcp", &analyst), ["shop.look"]);
     let buyer = company.token("ann", json!({ "groups": ["analysts"], "scope": "buy" }));
-    assert_eq!(tools("/mcp", &buyer), ["shop.buy", "shop.look"]);
+    assert_eq!(tools("/mcp", &buyer), ["shop.buy", "shop.look", "shop.wait"]);
     // A token of the file goes on beside it.
-    assert_eq!(tools("/mcp", MACHINE), ["shop.buy", "shop.look"]);
+    assert_eq!(tools("/mcp", MACHINE), ["shop.buy", "shop.look", "shop.wait"]);
 
     let at_buyer = company.token("ann", json!({ "groups": ["analysts"], "aud": format!("{PUBLIC}/mcp/buyer") }));
     let refused = knock(&site, "/mcp/buyer", &at_buyer);
@@ -181,15 +182,16 @@ fn what_is_a_persons_is_no_other_persons() {
     assert!(recall(&company.token("ann", json!({ "jti": "later" }))).contains("under the mat"));
     assert!(!recall(&bob).contains("under the mat"));
     // A task is a person's in all of their sessions.
-    let start = json!({ "name": "gateway.background_run", "params": { "name": "shop.look", "params": {} } });
-    let task = client.answer("execute_tool", start)["task_id"].as_str().expect("a task").to_string();
+    let start = json!({ "name": "shop.wait", "background": true });
+    let begun = client.answer("execute_tool", start);
+    let task = begun["task_id"].as_str().unwrap_or_else(|| panic!("{begun}")).to_string();
     let look = |token: &str| {
         let mut client = WebClient::with_token(&site.address, "/mcp", token);
         let params = json!({ "task_id": task, "wait": 5 });
-        client.answer("execute_tool", json!({ "name": "gateway.background_run", "params": params }))
+        client.call("execute_tool", json!({ "name": "gateway.background_run", "params": params })).to_string()
     };
-    assert_eq!(look(&ann)["status"], "completed");
-    assert_eq!(look(&bob)["error"]["code"], "not_found", "{}", look(&bob));
+    assert!(look(&ann).contains("waited"), "{}", look(&ann));
+    assert!(look(&bob).contains("not_found"), "{}", look(&bob));
     // A session's id is no key for others: not to use it, and not to end it.
     let mut stolen = WebClient::resumed(&site.address, "/mcp", &client.session, &format!("Bearer {bob}"));
     assert_eq!(stolen.status("tools/list"), 404);

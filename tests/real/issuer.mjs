@@ -70,11 +70,9 @@ async function signIn(of, request, response) {
   const { params } = await of.interactionDetails(request, response);
   people.set(current.sub, current);
   const grant = new of.Grant({ accountId: current.sub, clientId: params.client_id });
-  const allowed = (params.scope ?? "").split(" ").filter((scope) => scope);
-  grant.addOIDCScope(allowed.filter((scope) => ["openid", "offline_access"].includes(scope)).join(" "));
-  for (const resource of [params.resource ?? resources[0]].flat()) {
-    grant.addResourceScope(resource, allowed.join(" "));
-  }
+  const scope = params.scope ?? "";
+  grant.addOIDCScope(scope);
+  for (const resource of [params.resource ?? resources[0]].flat()) grant.addResourceScope(resource, scope);
   const consent = { grantId: await grant.save() };
   const done = { login: { accountId: current.sub }, consent };
   await of.interactionFinished(request, response, done, { mergeWithLastSubmission: false });
@@ -95,6 +93,11 @@ const server = createServer(async (request, response) => {
     if (request.method === "PUT" && request.url === "/keys") {
       serving = provider(issuer, newKeys());
       return response.writeHead(204).end();
+    }
+    // A client that registered for one scope may ask for another later.
+    if (request.method === "POST" && request.url === "/reg") {
+      request.body = await body();
+      delete request.body.scope;
     }
     if (request.url.startsWith("/sign-in/")) return await signIn(serving, request, response);
     await serving.callback()(request, response);

@@ -19,6 +19,7 @@ mod recording;
 #[cfg(target_os = "linux")]
 mod sandbox;
 mod session;
+mod signing_in;
 
 use std::{
     ffi::OsStr,
@@ -134,10 +135,15 @@ struct HttpGateway {
 impl HttpGateway {
     /// Serves the folder's `servers.toml`.
     fn start(folder: &Path) -> Self {
+        Self::start_at(folder, "127.0.0.1:0")
+    }
+
+    /// Serves it at an address.
+    fn start_at(folder: &Path, address: &str) -> Self {
         let mut process = at_home(NONET, folder)
             .arg("--config")
             .arg(folder.join("servers.toml"))
-            .args(["serve", "--http", "127.0.0.1:0"])
+            .args(["serve", "--http", address])
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

@@ -1,12 +1,12 @@
 // A client of an MCP SDK for TypeScript that signs in: v1 is @modelcontextprotocol/sdk, v2 is
 // @modelcontextprotocol/client, both in $NONET_REAL/node.
 //
-//     signing_in.mjs v1|v2 URL
+//     signing_in.mjs v1|v2 URL [once]      with `once`, it keeps no token that renews another
 //
 // Reads commands on stdin, one a line, and answers each with one line of JSON on stdout:
 //
 //     connect      connects, and opens the sign-in page where the SDK wants that: {"tools", "signed_in"} with how often
-//     list         lists tools over the connection: {"tools", "signed_in"}
+//     list         calls a tool and lists tools over the connection: {"tools", "signed_in"}
 //     token        {"token", "scope"} as the SDK holds them
 //
 // A command that fails is answered with {"error"}.
@@ -14,7 +14,7 @@
 import { createInterface } from "node:readline";
 import { require } from "./tour.mjs";
 
-const [sdk, url] = process.argv.slice(2);
+const [sdk, url, once] = process.argv.slice(2);
 const v1 = () => ({
   ...require("@modelcontextprotocol/sdk/client/index.js"),
   ...require("@modelcontextprotocol/sdk/client/streamableHttp.js"),
@@ -35,18 +35,18 @@ class Storage {
   clientInformation = () => this.client;
   saveClientInformation = (client) => (this.client = client);
   tokens = () => this.held;
-  saveTokens = (tokens) => (this.held = tokens);
+  saveTokens = (tokens) => (this.held = once ? { ...tokens, refresh_token: undefined } : tokens);
   saveCodeVerifier = (verifier) => (this.verifier = verifier);
   codeVerifier = () => this.verifier;
   redirectToAuthorization = (page) => (this.page = page);
 }
 
-// Follows a page to the address of the client, as a browser would, and returns the code there.
-async function code(page) {
+// Follows a page to the address of the client, as a browser would, and returns what it brings there.
+async function followed(page) {
   const cookies = new Map();
   let at = new URL(page);
   for (let redirects = 0; redirects < 10; redirects += 1) {
-    if (at.pathname === "/callback") return at.searchParams.get("code");
+    if (at.pathname === "/callback") return at.searchParams;
     const cookie = [...cookies].map(([name, value]) => `${name}=${value}`).join("; ");
     const reply = await fetch(at, { redirect: "manual", headers: { cookie } });
     for (const set of reply.headers.getSetCookie()) {
@@ -73,13 +73,16 @@ async function signingIn(work) {
       if (!storage.page || attempts === 4) throw error;
       const page = storage.page;
       storage.page = undefined;
-      await transport.finishAuth(await code(page));
+      const brought = await followed(page);
+      await transport.finishAuth(sdk === "v1" ? brought.get("code") : brought);
       signedIn += 1;
     }
   }
 }
 
 async function list() {
+  // A list may come from the SDK's cache, and a call never does.
+  await client.callTool({ name: "list_categories", arguments: {} });
   const { tools } = await client.listTools();
   return { tools: tools.length, signed_in: signedIn };
 }

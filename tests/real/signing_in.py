@@ -5,7 +5,7 @@
 Reads commands on stdin, one a line, and answers each with one line of JSON on stdout, as signing_in.mjs does:
 
     connect      connects, and opens the sign-in page where the SDK wants that: {"tools", "signed_in"} with how often
-    list         lists tools over the connection: {"tools", "signed_in"}
+    list         calls a tool and lists tools over the connection: {"tools", "signed_in"}
     token        {"token", "scope"} as the SDK holds them
 
 A command that fails is answered with {"error"}.
@@ -83,6 +83,8 @@ async def main(url):
     client = None
 
     async def tools():
+        # A list may come from the SDK's cache, and a call never does.
+        await client.call_tool("list_categories", {})
         return {"tools": len((await client.list_tools()).tools), "signed_in": signed_in}
 
     async with httpx2.AsyncClient(auth=auth, timeout=30) as http:
