@@ -13,8 +13,8 @@ macro_rules! raw {
 mod add;
 mod answers;
 mod approve;
-mod as_person;
 mod args;
+mod as_person;
 mod ask;
 mod audit;
 mod call;

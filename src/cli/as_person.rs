@@ -10,8 +10,10 @@ use nonet_auth::{
 };
 use nonet_base::files;
 use nonet_config::{AuthSettings, Config};
-use nonet_core::{AskedCondition, asked_conditions};
-use nonet_state::session::{Caller, Session};
+use nonet_state::{
+    conditions::{AskedCondition, asked_conditions},
+    session::{Caller, Session},
+};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -40,7 +42,10 @@ struct Described {
 pub(super) fn run(config: &Config, default: Option<&str>, file: &Path, as_json: bool) -> anyhow::Result<u8> {
     let shown = file.display();
     let Some(auth) = &config.auth else {
-        show::complain(format!("{} has no `[auth]`, so nobody signs in to this gateway", config.file.display()));
+        show::complain(format!(
+            "{} has no `[auth]`, so nobody signs in to this gateway",
+            config.file.display()
+        ));
         return Ok(UNUSABLE);
     };
     let bytes = files::read_at_most(file, MAX_BYTES).with_context(|| format!("cannot read {shown}"))?;
@@ -48,7 +53,10 @@ pub(super) fn run(config: &Config, default: Option<&str>, file: &Path, as_json: 
         format!("{shown}: expected `{{\"claims\": {{\"sub\": ...}}, \"scopes\": [], \"tool\": ..., \"params\": {{}}}}`")
     })?;
     let mut claims = described.claims;
-    ensure!(claims.get("sub").is_some_and(Value::is_string), "{shown}: `claims` needs `sub`, as every token has it");
+    ensure!(
+        claims.get("sub").is_some_and(Value::is_string),
+        "{shown}: `claims` needs `sub`, as every token has it"
+    );
     let scopes = claims.get("scope").and_then(Value::as_str).unwrap_or_default().to_owned();
     claims.insert("scope".into(), format!("{scopes} {}", described.scopes.join(" ")).trim().into());
     let first = auth.issuers.first().map(|issuer| issuer.issuer.clone()).unwrap_or_default();
@@ -67,7 +75,10 @@ pub(super) fn run(config: &Config, default: Option<&str>, file: &Path, as_json: 
         asked_conditions(config, &caller, tool, &described.params)
     });
     match as_json {
-        true => raw!("{}", serde_json::to_string_pretty(&in_json(&person, admitted, &openings, asked.as_deref()))?),
+        true => raw!(
+            "{}",
+            serde_json::to_string_pretty(&in_json(&person, admitted, &openings, asked.as_deref()))?
+        ),
         false => print(&person, admitted, &openings, described.tool.as_deref().zip(asked.as_deref())),
     }
     Ok(OK)
@@ -81,9 +92,10 @@ fn openings<'a>(
     default: Option<&'a str>,
 ) -> Vec<(String, Opening<'a>)> {
     let root = ("/mcp".to_string(), opening::of(config, auth, person, None, default));
-    let named = config.profiles.keys().map(|name| {
-        (format!("/mcp/{name}"), opening::of(config, auth, person, Some(name), default))
-    });
+    let named = config
+        .profiles
+        .keys()
+        .map(|name| (format!("/mcp/{name}"), opening::of(config, auth, person, Some(name), default)));
     std::iter::once(root).chain(named).collect()
 }
 

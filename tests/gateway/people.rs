@@ -47,7 +47,7 @@ impl Company {
 }
 
 fn shop() -> Setup {
-    let wait = json!({ "name": "wait", "on": { "delay_ms": 1_500, "text": "waited" } });
+    let wait = json!({ "name": "wait", "on": { "delay_ms": 4_000, "text": "waited" } });
     Setup::new().server("shop", json!({ "tools": [{ "name": "buy" }, { "name": "look" }, wait] }))
 }
 
@@ -67,7 +67,8 @@ fn message(reply: &Reply) -> String {
 #[test]
 fn a_client_finds_out_where_to_sign_in() {
     let company = Company::new();
-    let profiles = "[profiles.writer]\nscopes = ['files:write']\n[profiles.plain]\nclaims = { staff = true }\n";
+    let profiles =
+        "[profiles.writer]\nscopes = ['files:write']\n[profiles.plain]\nclaims = { staff = true }\n";
     let site = company.serve(shop(), "scopes = ['mcp']\nprofile = 'plain'", profiles);
     let challenge = |path: &str| {
         let refused = knock(&site, path, "");
@@ -76,7 +77,10 @@ fn a_client_finds_out_where_to_sign_in() {
     };
     let at = "https://nonet.test/.well-known/oauth-protected-resource";
     assert_eq!(challenge("/mcp"), format!("Bearer scope=\"mcp\", resource_metadata=\"{at}/mcp\""));
-    assert_eq!(challenge("/mcp/plain"), format!("Bearer scope=\"mcp\", resource_metadata=\"{at}/mcp/plain\""));
+    assert_eq!(
+        challenge("/mcp/plain"),
+        format!("Bearer scope=\"mcp\", resource_metadata=\"{at}/mcp/plain\"")
+    );
     for (path, resource, scopes) in [
         ("", "/mcp", json!(["files:write", "mcp"])),
         ("/mcp", "/mcp", json!(["files:write", "mcp"])),
@@ -86,11 +90,18 @@ fn a_client_finds_out_where_to_sign_in() {
     ] {
         let path = format!("/.well-known/oauth-protected-resource{path}");
         let read = http(&site.address, "GET", &path, &[], "");
-        assert_eq!((read.status, read.headers["access-control-allow-origin"].as_str()), (200, "*"), "{read:?}");
+        assert_eq!(
+            (read.status, read.headers["access-control-allow-origin"].as_str()),
+            (200, "*"),
+            "{read:?}"
+        );
         let document: Value = serde_json::from_str(&read.body).expect("it is JSON");
         assert_eq!(document["resource"], format!("{PUBLIC}{resource}"));
         assert_eq!(document["authorization_servers"], json!([company.issuer.address]));
-        assert_eq!((&document["scopes_supported"], &document["bearer_methods_supported"]), (&scopes, &json!(["header"])));
+        assert_eq!(
+            (&document["scopes_supported"], &document["bearer_methods_supported"]),
+            (&scopes, &json!(["header"]))
+        );
     }
     let elsewhere = [("host", "evil.example.com")];
     let path = "/.well-known/oauth-protected-resource/mcp";
@@ -121,11 +132,15 @@ fn a_token_opens_what_its_claims_and_scopes_open() {
     // A token of the file goes on beside it.
     assert_eq!(tools("/mcp", MACHINE), ["shop.buy", "shop.look", "shop.wait"]);
 
-    let at_buyer = company.token("ann", json!({ "groups": ["analysts"], "aud": format!("{PUBLIC}/mcp/buyer") }));
+    let at_buyer =
+        company.token("ann", json!({ "groups": ["analysts"], "aud": format!("{PUBLIC}/mcp/buyer") }));
     let refused = knock(&site, "/mcp/buyer", &at_buyer);
     assert_eq!(refused.status, 403, "{refused:?}");
     let challenge = &refused.headers["www-authenticate"];
-    assert!(challenge.contains("error=\"insufficient_scope\"") && challenge.contains("scope=\"buy\""), "{challenge}");
+    assert!(
+        challenge.contains("error=\"insufficient_scope\"") && challenge.contains("scope=\"buy\""),
+        "{challenge}"
+    );
     assert!(message(&refused).contains("`buy`"), "{refused:?}");
     for (path, audience) in [("/mcp", "/mcp"), ("/mcp/machine", "/mcp/machine"), ("/mcp/no", "/mcp/no")] {
         let guest = company.token("guest", json!({ "aud": format!("{PUBLIC}{audience}") }));
@@ -152,7 +167,11 @@ fn what_is_no_token_for_this_gateway_is_refused_and_says_why() {
     };
     check(&foreign.token(&foreign.header(), &claims), 401, "signature");
     check(&company.token("ann", json!({ "exp": 1 })), 401, "expired");
-    check(&company.token("ann", json!({ "aud": "https://other.example.com" })), 401, "`https://other.example.com`");
+    check(
+        &company.token("ann", json!({ "aud": "https://other.example.com" })),
+        401,
+        "`https://other.example.com`",
+    );
     check(&company.token("ann", json!({ "iss": "https://elsewhere" })), 401, "`[auth]`");
     check(&company.token("mallory", json!({})), 403, "may not use");
     // A token belongs into the header.
@@ -173,7 +192,10 @@ fn what_is_a_persons_is_no_other_persons() {
     let (ann, bob) = (company.token("ann", json!({})), company.token("bob", json!({})));
     let mut client = WebClient::with_token(&site.address, "/mcp", &ann);
     client.until_ready("shop");
-    client.answer("execute_tool", json!({ "name": "gateway.remember", "params": { "text": "the cellar key is under the mat" } }));
+    client.answer(
+        "execute_tool",
+        json!({ "name": "gateway.remember", "params": { "text": "the cellar key is under the mat" } }),
+    );
     let recall = |token: &str| {
         let mut client = WebClient::with_token(&site.address, "/mcp", token);
         let params = json!({ "query": "cellar key" });
@@ -187,7 +209,7 @@ fn what_is_a_persons_is_no_other_persons() {
     let task = begun["task_id"].as_str().unwrap_or_else(|| panic!("{begun}")).to_string();
     let look = |token: &str| {
         let mut client = WebClient::with_token(&site.address, "/mcp", token);
-        let params = json!({ "task_id": task, "wait": 5 });
+        let params = json!({ "task_id": task, "wait": true });
         client.call("execute_tool", json!({ "name": "gateway.background_run", "params": params })).to_string()
     };
     assert!(look(&ann).contains("waited"), "{}", look(&ann));
@@ -202,7 +224,8 @@ fn what_is_a_persons_is_no_other_persons() {
     assert_eq!(client.status("tools/list"), 200);
     // The person's next token goes on with it.
     let renewed = company.token("ann", json!({ "jti": "renewed" }));
-    let mut renewed = WebClient::resumed(&site.address, "/mcp", &client.session, &format!("Bearer {renewed}"));
+    let mut renewed =
+        WebClient::resumed(&site.address, "/mcp", &client.session, &format!("Bearer {renewed}"));
     assert_eq!(renewed.status("tools/list"), 200);
 }
 
@@ -275,7 +298,10 @@ fn conditions_decide_about_calls_by_who_calls_and_how() {
         let answer = client.answer("execute_tool", json!({ "name": tool, "params": params }));
         answer["error"]["code"].as_str().unwrap_or("ok").to_string()
     };
-    let (ann, bob) = (company.token("ann", json!({ "groups": ["buyers"] })), company.token("bob", json!({ "groups": [] })));
+    let (ann, bob) = (
+        company.token("ann", json!({ "groups": ["buyers"] })),
+        company.token("bob", json!({ "groups": [] })),
+    );
     assert_eq!(call(&ann, "shop.buy", json!({ "count": 100 })), "ok");
     assert_eq!(call(&bob, "shop.buy", json!({ "count": 10 })), "ok");
     assert_eq!(call(&bob, "shop.buy", json!({ "count": 11 })), "forbidden");
@@ -283,9 +309,14 @@ fn conditions_decide_about_calls_by_who_calls_and_how() {
     assert_eq!(call(&bob, "shop.buy", json!({ "count": "11" })), "forbidden");
     assert_eq!(call(&company.token("eve", json!({})), "shop.buy", json!({ "count": 11 })), "forbidden");
     assert_eq!(call(&ann, "shop.look", json!({ "what": "1" })), "ok");
-    assert_eq!(call(&ann, "shop.look", json!({ "what": "x" })), "forbidden", "a condition that fails forbids");
+    assert_eq!(
+        call(&ann, "shop.look", json!({ "what": "x" })),
+        "forbidden",
+        "a condition that fails forbids"
+    );
     // In the stateless era, too.
-    let params = json!({ "name": "execute_tool", "arguments": { "name": "shop.buy", "params": { "count": 11 } } });
+    let params =
+        json!({ "name": "execute_tool", "arguments": { "name": "shop.buy", "params": { "count": 11 } } });
     let answer = modern_as(&site.address, &bob, "tools/call", params).body;
     assert!(answer.contains("forbidden"), "{answer}");
     let logs = site.folder.path().join(".local/state/nonet/audit");

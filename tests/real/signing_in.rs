@@ -126,7 +126,10 @@ fn signs_in(sdk: &str) {
     let connected = client.answer("connect");
     assert_eq!(connected["tools"], 9, "{connected}");
     let scope = client.answer("token")["scope"].clone();
-    assert!(scope.as_str().is_some_and(|scope| scope.contains("mcp") && scope.contains("files:write")), "{scope}");
+    assert!(
+        scope.as_str().is_some_and(|scope| scope.contains("mcp") && scope.contains("files:write")),
+        "{scope}"
+    );
     // Somebody for whom there is nothing.
     company.put("/person", &json!({ "sub": "eve", "groups": ["others"] }));
     let refused = company.client(sdk, None).answer("connect");

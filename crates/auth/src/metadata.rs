@@ -44,7 +44,9 @@ pub fn needed_scopes(config: &Config, auth: &AuthSettings, profile: Option<&str>
 fn known_scopes(config: &Config, auth: &AuthSettings, profile: Option<&str>) -> Vec<String> {
     match profile {
         Some(_) => needed_scopes(config, auth, profile),
-        None => sorted(auth.scopes.iter().chain(config.profiles.values().flat_map(|profile| &profile.scopes))),
+        None => {
+            sorted(auth.scopes.iter().chain(config.profiles.values().flat_map(|profile| &profile.scopes)))
+        }
     }
 }
 

@@ -26,9 +26,10 @@ use nonet_text::{
     name::{self, Spellings, meta_tool},
     results::json_len,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use nonet_state::{
+    conditions::{ConditionInput, Conditions},
     publisher::Publisher,
     servers::Servers,
     session::{Caller, Session},
@@ -222,6 +223,25 @@ impl Gate {
             return PolicyVerdict::Deny(app.rule());
         }
         policy::check_item(&item, &self.config().policies, self.scope())
+    }
+
+    /// Returns what policies with `when` say about the use of a prompt with these params, or about a resource.
+    /// The params are few bytes.
+    pub fn verdict_on_use(
+        &self,
+        caller: &Caller,
+        kind: ItemKind,
+        (server, own): (&str, &str),
+        params: &Map<String, Value>,
+    ) -> PolicyVerdict {
+        let Some(connection) = self.connection(server) else { return PolicyVerdict::Allow };
+        let settings = connection.settings();
+        let item = PolicyItem::new(kind, server, own, &settings);
+        let conditions = Conditions::of_item(self.config(), &item);
+        if conditions.is_empty() {
+            return PolicyVerdict::Allow;
+        }
+        conditions.verdict_now(&ConditionInput::new(caller, &name::full_name(server, own), params))
     }
 
     /// Returns the rule that denies a skill or an app, by its name, to the caller. The catalogue may not

@@ -13,7 +13,6 @@ mod builtin;
 pub mod call;
 mod calls;
 mod categories;
-mod conditions;
 mod discover;
 mod errands;
 mod find;
@@ -83,7 +82,6 @@ pub use builtin::WorkSummary;
 pub(crate) use nonet_state::{asking::Asking, questions::AskArguments};
 
 pub use calls::Calls;
-pub use conditions::{AskedCondition, asked_conditions};
 pub use discover::{BrowseArguments, SearchArguments};
 use errands::ErrandTable;
 pub use errands::Errands;

@@ -18,8 +18,9 @@ use rmcp::model::{CompleteRequestParams, ErrorCode, ErrorData, Reference};
 use serde_json::{Map, Value, json};
 
 use super::{call::CallRequest, inspect::ContentInTransit};
-use crate::{calls::Calls, conditions::stricter, gate::Gate};
+use crate::{calls::Calls, gate::Gate};
 use nonet_state::{
+    conditions::stricter,
     grants::RequiredApproval,
     links,
     mail::Follower,

@@ -24,10 +24,9 @@ use tokio_util::sync::CancellationToken;
 use super::{call::text_result, inspect::ContentInTransit, interrupt::Interrupt};
 use crate::{
     calls::Calls,
-    conditions::stricter,
     gate::{Gate, may_not_be_used},
 };
-use nonet_state::session::Caller;
+use nonet_state::{conditions::stricter, session::Caller};
 
 /// How many skills a list shows.
 const LISTED: usize = 50;

@@ -4,6 +4,7 @@
 
 mod approving;
 pub mod asking;
+pub mod conditions;
 pub mod faults;
 pub mod feed;
 pub mod grants;

@@ -12,6 +12,7 @@ use nonet_servers::{
     policy::PolicyVerdict,
 };
 use nonet_state::{
+    conditions::{ConditionInput, Conditions, stricter},
     faults::{invalid_params, passed_on},
     grants::RequiredApproval,
     questions::{ApprovalOutcome, ApprovalRequest},
@@ -28,7 +29,6 @@ use serde_json::{Map, Value, json};
 use crate::{
     builtin,
     calls::Calls,
-    conditions::{ConditionInput, stricter},
     gate::{Gate, always_asks, may_not_be_used},
     graph::TemplateValues,
 };
@@ -80,7 +80,7 @@ impl Calls {
         if tool.held().is_some() {
             return Box::pin(self.prepare_held(caller, tool, written, filled)).await;
         }
-        let (verdict, conditions) = (gate.verdict(&tool), gate.conditions(&tool));
+        let (verdict, conditions) = (gate.verdict(&tool), Conditions::of_tool(gate.config(), &tool));
         let may_ask = matches!(verdict, PolicyVerdict::Approve(_)) || !conditions.is_empty();
         let as_written = may_ask.then(|| written.clone());
         let (mut params, mut notes) = match filled {

@@ -6,19 +6,18 @@
 use nonet_config::{Config, Globs, Policy, Risk, select};
 use nonet_servers::{
     catalog::Tool,
-    policy::{ItemKind, PolicyItem, PolicyVerdict},
+    policy::{PolicyItem, PolicyVerdict},
 };
-use nonet_state::session::Caller;
-use nonet_text::name::{Spellings, full_name};
+use nonet_text::name::Spellings;
 use serde_json::{Map, Value, json};
 
-use crate::gate::Gate;
+use crate::session::Caller;
 
 /// The largest input, in bytes of JSON, that is read on the thread of the call.
 const SMALL: usize = 16 << 10;
 
 /// The policies with `when` that select a tool, a prompt or a resource.
-pub(crate) struct Conditions(Vec<Condition>);
+pub struct Conditions(Vec<Condition>);
 
 struct Condition {
     rule: String,
@@ -26,56 +25,38 @@ struct Condition {
     policy: Policy,
 }
 
-impl Gate {
+impl Conditions {
     /// Returns the conditions for a tool.
-    pub(crate) fn conditions(&self, tool: &Tool) -> Conditions {
+    pub fn of_tool(config: &Config, tool: &Tool) -> Self {
         let is_own = !tool.is_of_server();
-        self.conditions_of(tool.risk, |tools| match tools.is_empty() {
+        Self::new(config, tool.risk, |tools| match tools.is_empty() {
             // A policy for a risk is about tools of servers.
             true => !is_own,
             false => tool.is_caught_by(tools),
         })
     }
 
-    /// Returns what conditions say about the use of a prompt with these params, or about a resource. They are
-    /// few bytes.
-    pub(crate) fn verdict_on_use(
-        &self,
-        caller: &Caller,
-        kind: ItemKind,
-        (server, own): (&str, &str),
-        params: &Map<String, Value>,
-    ) -> PolicyVerdict {
-        let Some(connection) = self.connection(server) else { return PolicyVerdict::Allow };
-        let settings = connection.settings();
-        let item = PolicyItem::new(kind, server, own, &settings);
-        let conditions =
-            self.conditions_of(item.risk(), |tools| tools.is_empty() || item.is_caught_by(tools));
-        if conditions.is_empty() {
-            return PolicyVerdict::Allow;
-        }
-        conditions.verdict_now(&ConditionInput::new(caller, &full_name(server, own), params))
+    /// Returns the conditions for a prompt or a resource.
+    pub fn of_item(config: &Config, item: &PolicyItem<'_>) -> Self {
+        Self::new(config, item.risk(), |tools| tools.is_empty() || item.is_caught_by(tools))
     }
 
-    /// Returns the conditions for something with a risk.
-    fn conditions_of(&self, risk: Risk, selects: impl Fn(&Globs) -> bool) -> Conditions {
-        let rules = self.config().policies.iter().filter_map(|(name, rule)| {
+    fn new(config: &Config, risk: Risk, selects: impl Fn(&Globs) -> bool) -> Self {
+        let rules = config.policies.iter().filter_map(|(name, rule)| {
             let filter = rule.when.clone()?;
             let is_selected = rule.risk.is_none_or(|from| risk >= from) && selects(&rule.tools);
             is_selected.then(|| Condition { rule: format!("policies.{name}"), filter, policy: rule.policy })
         });
-        Conditions(rules.collect())
+        Self(rules.collect())
     }
-}
 
-impl Conditions {
     /// Whether no condition has to be asked.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns the strictest policy that applies to a call, with its rule: `Allow` if none does.
-    pub(crate) async fn verdict(self, input: ConditionInput) -> PolicyVerdict {
+    pub async fn verdict(self, input: ConditionInput) -> PolicyVerdict {
         if self.is_empty() || input.0.len() <= SMALL {
             return self.verdict_now(&input);
         }
@@ -84,7 +65,7 @@ impl Conditions {
     }
 
     /// The same on this thread, for small inputs.
-    fn verdict_now(&self, input: &ConditionInput) -> PolicyVerdict {
+    pub fn verdict_now(&self, input: &ConditionInput) -> PolicyVerdict {
         let applies = |one: &&Condition| {
             select::condition(&one.filter, &input.0).unwrap_or_else(|error| {
                 tracing::warn!(rule = one.rule, %error, "a condition fails, so its policy applies");
@@ -100,11 +81,11 @@ impl Conditions {
 }
 
 /// What a condition is asked about, as JSON.
-pub(crate) struct ConditionInput(String);
+pub struct ConditionInput(String);
 
 impl ConditionInput {
     /// Returns the input for a call of this name, in full.
-    pub(crate) fn new(caller: &Caller, name: &str, params: &Map<String, Value>) -> Self {
+    pub fn new(caller: &Caller, name: &str, params: &Map<String, Value>) -> Self {
         let person = caller.person.as_deref();
         let who = json!({
             "subject": person.map(|person| &person.subject),
@@ -156,7 +137,7 @@ pub fn asked_conditions(
 }
 
 /// Returns the stricter of two verdicts.
-pub(crate) fn stricter(one: PolicyVerdict, other: PolicyVerdict) -> PolicyVerdict {
+pub fn stricter(one: PolicyVerdict, other: PolicyVerdict) -> PolicyVerdict {
     match (&one, &other) {
         (PolicyVerdict::Deny(_), _) | (PolicyVerdict::Approve(_), PolicyVerdict::Allow) => one,
         (_, PolicyVerdict::Deny(_)) | (PolicyVerdict::Allow, _) => other,
