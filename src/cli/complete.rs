@@ -134,7 +134,8 @@ fn named(words: &[String]) -> Option<PathBuf> {
 
 fn read(file: &Path) -> Option<Config> {
     let env = |name: &str| Some(std::env::var(name).unwrap_or_else(|_| UNKNOWN.into()));
-    let sources = ValueSources { env: &env, keyring: &|_| Ok(UNKNOWN.into()) };
+    let sources =
+        ValueSources { env: &env, keyring: &|_| Ok(UNKNOWN.into()), program: &|_, _, _| Ok(UNKNOWN.into()) };
     Some(config::load(file, sources).ok()?.config)
 }
 

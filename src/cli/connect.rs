@@ -25,7 +25,11 @@ pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>)
 /// Returns the gateway at a URL, with the headers to send.
 pub(super) fn target(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<Target> {
     let keyring = Keyring::system(keyring::UNATTENDED);
-    let sources = ValueSources { env: &nonet_base::variables::var, keyring: &|name| keyring.get(name) };
+    let sources = ValueSources {
+        env: &nonet_base::variables::var,
+        keyring: &|name| keyring.get(name),
+        ..ValueSources::NONE
+    };
     let (url, headers) = (endpoint(url, profile)?, read_headers(headers, sources)?);
     let local = local_port(&url).filter(|_| !headers.contains_key(header::AUTHORIZATION));
     let owner = local.and_then(OwnerKey::of_port).map(Arc::new);

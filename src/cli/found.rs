@@ -12,10 +12,10 @@ use std::{
 
 use anyhow::Context;
 use nonet_base::text::line;
-use nonet_config::{self as config, FileTrust, LoadError, LoadedConfig, OutlineEntry, shell};
+use nonet_config::{self as config, FileTrust, LoadError, LoadedConfig, OutlineEntry, ValueSources, shell};
 use nonet_store::{reloads::text_hash, trusted_files::TrustedFiles};
 
-use super::{load, load_text, setup::agree, show};
+use super::{setup::agree, show};
 
 /// How many entries of a file are shown, and how long a line is.
 const MOST_SHOWN: usize = 50;
@@ -32,9 +32,25 @@ pub(super) struct FoundFile {
 impl FoundFile {
     /// Reads the configuration; a missing one is empty.
     pub(super) fn load(&self) -> Result<LoadedConfig, LoadError> {
-        let mut loaded = if self.path.exists() { load(&self.path) } else { load_text("", &self.path) }?;
+        let mut loaded = match self.path.exists() {
+            true => {
+                let unreadable = |source| LoadError::Unreadable { file: self.path.clone(), source };
+                let text = config::read_text(&self.path).map_err(unreadable)?;
+                load_text(&text, &self.path, self.by_trust)
+            }
+            false => load_text("", &self.path, false),
+        }?;
         loaded.trust = trust_in(&self.path, &loaded, self.by_trust);
         Ok(loaded)
+    }
+}
+
+/// Reads a text of a file. Before the user trusts it, it runs no program.
+pub(super) fn load_text(text: &str, file: &Path, by_trust: bool) -> Result<LoadedConfig, LoadError> {
+    let is_trusted = || TrustedFiles::of_user().is_some_and(|files| files.covers(file, &text_hash(text)));
+    match by_trust && !is_trusted() {
+        true => ValueSources::without_programs(|sources| config::load_text(text, file, sources)),
+        false => super::load_text(text, file),
     }
 }
 

@@ -10,7 +10,7 @@ use nonet_core::Gateway;
 use nonet_hosts::{LaunchCommand, Machine};
 use serde_json::json;
 
-use super::{OK, connect, found, gateway, load_text, log, reload, signal};
+use super::{OK, connect, found, gateway, log, reload, signal};
 use crate::serve::{self, HttpOptions, ServeAddress};
 
 /// How often a gateway that serves HTTP checks whether it can also serve this machine's clients.
@@ -88,7 +88,7 @@ pub(super) fn watch(gateway: &Arc<Gateway>, file: &Path, by_trust: bool) {
     let read = file.clone();
     let desk = reload::desk(&file);
     tokio::spawn(gateway.clone().watch(file, desk, move |text| {
-        let mut loaded = load_text(text, &read)?;
+        let mut loaded = found::load_text(text, &read, by_trust)?;
         loaded.trust = found::trust_in(&read, &loaded, by_trust);
         Ok(loaded)
     }));

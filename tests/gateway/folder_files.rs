@@ -256,14 +256,19 @@ fn a_gateway_of_a_trusted_file_refuses_its_change_until_the_user_trusts_that() {
     client.initialize("2025-06-18", json!({}));
     client.until_ready("shop");
     let more = |name: &str| format!("[servers.{name}]\nurl = 'http://127.0.0.1:9/mcp'\n");
-    project.write(&more("one"));
+    let printed = "[secrets.mark]\ncommand = ['sh', '-c', 'touch ran; echo x']\n";
+    project.write(&(more("one") + "headers = { X = '${mark}' }\n" + printed));
     let notice = client.until_notice("config_refused");
     let message = notice["message"].as_str().unwrap_or_default();
     assert!(message.contains("it loses your trust, which you gave to its text before"), "{notice}");
     assert!(notice["hint"].as_str().is_some_and(|hint| hint.contains("nonet trust ")), "{notice}");
+    let ran = || project.file().with_file_name("ran").exists();
+    assert!(!ran(), "a program of an untrusted text has run");
     let (code, seen) = project.typed(&["trust", "servers.toml"], "y\n");
     assert_eq!(code, Some(0), "{seen}");
+    assert!(seen.contains("secrets.mark: sh -c 'touch ran; echo x'"), "the user sees it before: {seen}");
     let notice = another_notice(&mut client, "config_changed", 0);
+    assert_eq!(ran(), cfg!(unix));
     assert_eq!(notice["started"], json!(["one"]), "{notice}");
     // An edit of Nonet is the user's.
     let added = project.run(&["add", "two", "--no-check", "http://127.0.0.1:9/mcp"]);

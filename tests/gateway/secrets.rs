@@ -203,3 +203,53 @@ fn check_warns_of_secrets_that_others_can_read_and_of_lines_that_cannot_be_read(
     assert!(code == Some(2) && said.contains("secrets.env:2:1: this line is not"), "{said}");
     assert!(!said.contains("s3cr3t"), "{said}");
 }
+
+#[cfg(unix)]
+#[test]
+fn a_secret_that_a_program_prints_reaches_its_server_and_a_new_one_is_taken() {
+    let setup = Setup::new()
+        .server_with(
+            "shop",
+            json!({ "tools": [{ "name": "show", "on": { "env": true } }] }),
+            "env = { SHOP_KEY = '${store:data.key}', SHOP_NAME = '${name}' }",
+        )
+        .toml(
+            "[secrets.store]\ncommand = ['sh', '-c', 'echo run >> runs; cat store.json']\nrefresh = '1s'\n\
+             [secrets.name]\ncommand = ['echo', 'corner']\n",
+        );
+    let write = |key: &str| {
+        let text = json!({ "data": { "key": key } }).to_string();
+        fs::write(setup.path("store.json"), text).expect("written");
+    };
+    write("first-0123456789");
+    let runs = setup.path("runs");
+    let again = setup.path("store.json");
+    let mut client = setup.start_program();
+    client.initialize("2025-06-18", json!({}));
+    client.until_ready("shop");
+    let shown = json_of(&client.call("execute_tool", json!({ "name": "shop.show" })));
+    assert_eq!(
+        (&shown["env"]["SHOP_KEY"], &shown["env"]["SHOP_NAME"]),
+        (&json!("***"), &json!("corner")),
+        "it is masked"
+    );
+    assert_eq!(fs::read_to_string(&runs).expect("it ran").lines().count(), 1);
+    fs::write(again, json!({ "data": { "key": "second-0123456789" } }).to_string()).expect("written");
+    let notice = client.until_notice("config_changed");
+    assert_eq!(notice["restarted"], json!(["shop"]), "{notice}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_program_that_gives_no_secret_leaves_its_server_out_and_says_why() {
+    let setup = Setup::new()
+        .server("other", json!({ "tools": [{ "name": "buy", "on": { "text": "bought" } }] }))
+        .server_with("shop", json!({}), "env = { KEY = '${store:data.key}' }")
+        .toml("[secrets.store]\ncommand = ['sh', '-c', 'echo permission denied >&2; exit 2']\n");
+    setup.write();
+    let (code, said) = run(&setup, &["check"], "");
+    assert_eq!(code, Some(2), "{said}");
+    let fault = "servers.shop.env.KEY: `[secrets.store]` gives no value: `sh` failed: permission denied.";
+    assert!(said.contains(fault) && said.contains("[servers.shop] is left out"), "{said}");
+    assert_eq!(run(&setup, &["call", "other.buy"], "").0, Some(0));
+}

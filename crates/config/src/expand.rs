@@ -1,8 +1,14 @@
-//! Expands `${VAR}`, `${VAR:-default}`, `${keyring:NAME}` and the escape `$${` in a config's texts.
+//! Expands `${VAR}`, `${VAR:-default}`, `${keyring:NAME}`, `${SECRET:path}` and the escape `$${` in a config's
+//! texts.
 
 use nonet_base::variables;
 
-use crate::keyring::{self, Keyring};
+use std::path::Path;
+
+use crate::{
+    keyring::{self, Keyring},
+    secret_commands::{self, SecretCommand},
+};
 
 /// Looks up an environment variable.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -17,18 +23,46 @@ pub struct ValueSources<'a> {
     pub env: &'a dyn Fn(&str) -> Option<String>,
     /// The keyring. Asked only for the names in `${keyring:NAME}`.
     pub keyring: &'a dyn Fn(&str) -> Result<String, keyring::Error>,
+    /// The value at a path in what a program of `[secrets]` prints that runs in a folder, or why there is none.
+    pub program: &'a dyn Fn(&SecretCommand, &Path, Option<&str>) -> Result<String, String>,
+}
+
+/// What a text may refer to.
+#[derive(Clone, Copy)]
+pub(super) struct TextSources<'a> {
+    pub env: Env<'a>,
+    pub keyring: &'a dyn Fn(&str) -> Result<String, keyring::Error>,
+    /// The value of a name in `[secrets]`, and of a path in it. `None`: there is no such name.
+    pub secret: &'a dyn Fn(&str, Option<&str>) -> Option<Result<String, String>>,
+}
+
+/// Refuses to run programs.
+pub(super) fn no_program(_: &SecretCommand, _: &Path, _: Option<&str>) -> Result<String, String> {
+    Err("no program is run here".into())
 }
 
 impl ValueSources<'_> {
     /// No variables and no keyring.
-    pub const NONE: ValueSources<'static> =
-        ValueSources { env: &|_| None, keyring: &|_| Err(keyring::Error::Missing(String::new())) };
+    pub const NONE: ValueSources<'static> = ValueSources {
+        program: &no_program,
+        env: &|_| None,
+        keyring: &|_| Err(keyring::Error::Missing(String::new())),
+    };
 
     /// Runs `read` with this process's environment and this system's keyring, which nobody may be there to
     /// unlock.
     pub fn of_this_machine<T>(read: impl FnOnce(ValueSources<'_>) -> T) -> T {
         let keyring = Keyring::system(keyring::UNATTENDED);
-        read(ValueSources { env: &variables::var, keyring: &|name| keyring.get(name) })
+        read(ValueSources {
+            env: &variables::var,
+            keyring: &|name| keyring.get(name),
+            program: &secret_commands::value,
+        })
+    }
+
+    /// The same for a text that the user has not trusted: it runs no program.
+    pub fn without_programs<T>(read: impl FnOnce(ValueSources<'_>) -> T) -> T {
+        Self::of_this_machine(|sources| read(ValueSources { program: &no_program, ..sources }))
     }
 }
 
@@ -39,6 +73,10 @@ pub(super) enum ExpandError {
     Unset(String),
     #[error("{error}")]
     Keyring { name: String, error: keyring::Error },
+    #[error("there is no `[secrets.{0}]`")]
+    NoSecret(String),
+    #[error("`[secrets.{name}]` gives no value: {why}")]
+    Secret { name: String, why: String },
     #[error("invalid variable after `${{`")]
     Malformed,
 }
@@ -56,23 +94,31 @@ impl ExpandError {
                 )
             }
             Self::Keyring { error, .. } => error.remedy(),
-            Self::Malformed => "Write `${NAME}`, `${NAME:-default}` or `${keyring:NAME}`; for a literal \
-                 `${` write `$${`."
-                .into(),
+            Self::NoSecret(name) => {
+                format!("Add it with a `command`, or give a default: `${{{name}:-default}}`.")
+            }
+            Self::Secret { name, .. } => {
+                format!("Run the `command` of [secrets.{name}] by hand, in the folder of the file.")
+            }
+            Self::Malformed => {
+                "Write `${NAME}`, `${NAME:-default}`, `${keyring:NAME}` or `${SECRET:path}`; for a \
+                 literal `${` write `$${`."
+                    .into()
+            }
         }
     }
 }
 
 /// Returns the text with its variables expanded, or every fault. As in a shell, a default applies if the
 /// variable is empty or unset. Values are not expanded recursively.
-pub(super) fn expand(text: &str, sources: ValueSources) -> Result<String, Vec<ExpandError>> {
+pub(super) fn expand(text: &str, sources: TextSources) -> Result<String, Vec<ExpandError>> {
     let mut troubles = Vec::new();
     let mut expanded = String::new();
     fill(text, sources, &mut expanded, &mut troubles);
     if troubles.is_empty() { Ok(expanded) } else { Err(troubles) }
 }
 
-fn fill(text: &str, sources: ValueSources, out: &mut String, troubles: &mut Vec<ExpandError>) {
+fn fill(text: &str, sources: TextSources, out: &mut String, troubles: &mut Vec<ExpandError>) {
     for piece in pieces(text) {
         match piece {
             TextPiece::Plain(text) => out.push_str(text),
@@ -80,6 +126,17 @@ fn fill(text: &str, sources: ValueSources, out: &mut String, troubles: &mut Vec<
                 Ok(value) => out.push_str(&value),
                 Err(error) => troubles.push(ExpandError::Keyring { name: name.into(), error }),
             },
+            TextPiece::Secret { name, path } => match (sources.secret)(name, Some(path)) {
+                Some(Ok(value)) => out.push_str(&value),
+                Some(Err(why)) => troubles.push(ExpandError::Secret { name: name.into(), why }),
+                None => troubles.push(ExpandError::NoSecret(name.into())),
+            },
+            TextPiece::Variable { name, default: None } if let Some(value) = (sources.secret)(name, None) => {
+                match value {
+                    Ok(value) => out.push_str(&value),
+                    Err(why) => troubles.push(ExpandError::Secret { name: name.into(), why }),
+                }
+            }
             TextPiece::Variable { name, default } => match ((sources.env)(name), default) {
                 (Some(value), None) => out.push_str(&value),
                 (Some(value), Some(_)) if !value.is_empty() => out.push_str(&value),
@@ -108,6 +165,13 @@ pub enum TextPiece<'a> {
     },
     /// `${keyring:NAME}`.
     Keyring(&'a str),
+    /// `${SECRET:path}`.
+    Secret {
+        /// The name of an entry of `[secrets]`.
+        name: &'a str,
+        /// Where its value is in what the program prints.
+        path: &'a str,
+    },
     /// A `${` without a valid variable.
     Malformed,
 }
@@ -160,6 +224,14 @@ impl<'a> TextPieces<'a> {
             Some((name, default)) => (name, Some(default)),
             None => (content, None),
         };
+        if default.is_none()
+            && let Some((name, path)) = content.split_once(':')
+        {
+            let is_path =
+                !path.is_empty() && !path.contains(|c: char| c.is_whitespace() || "${}".contains(c));
+            let is_secret = keyring::is_name(name) && is_path;
+            return is_secret.then_some((TextPiece::Secret { name, path }, after));
+        }
         let nesting = self.nesting.checked_sub(1)?;
         let mut parts = TextPieces { rest: default.unwrap_or_default(), nesting };
         let readable = keyring::is_name(name) && parts.all(|piece| piece != TextPiece::Malformed);
@@ -199,7 +271,13 @@ mod tests {
             "SHUT" => Err(keyring::Error::Locked("asleep".into())),
             name => Err(keyring::Error::NoSecret(name.into())),
         };
-        let result = expand(text, ValueSources { env: &env, keyring: &keyring })
+        let secret = |name: &str, path: Option<&str>| match (name, path) {
+            ("vault", None) => Some(Ok("whole".to_string())),
+            ("vault", Some("a.b")) => Some(Ok("${A}".to_string())),
+            ("vault", Some(_)) => Some(Err("it is shut".to_string())),
+            _ => None,
+        };
+        let result = expand(text, TextSources { env: &env, keyring: &keyring, secret: &secret })
             .map_err(|troubles| troubles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
         assert_eq!(result.as_deref().map_err(String::as_str), expected, "{text}");
     }
@@ -241,6 +319,19 @@ mod tests {
         );
         assert!(trouble(keyring::Error::Missing("?".into())).remedy().ends_with("variable: `${X}`."));
         assert!(trouble(keyring::Error::Locked("?".into())).remedy().contains("`nonet secret test X`"));
+    }
+
+    #[test]
+    fn secrets_come_from_what_programs_print() {
+        check("Bearer ${vault:a.b}!", Ok("Bearer ${A}!"));
+        check("${vault}", Ok("whole"));
+        check("${NO:-${vault:a.b}}", Ok("${A}"));
+        check("${vault:c}", Err("`[secrets.vault]` gives no value: it is shut"));
+        check("${valt:a.b}", Err("there is no `[secrets.valt]`"));
+        check("$${vault:a.b}", Ok("${vault:a.b}"));
+        for malformed in ["${vault:}", "${vault: a}", "${va-ult:a}", "${:a}"] {
+            check(malformed, Err("invalid variable after `${`"));
+        }
     }
 
     #[test]

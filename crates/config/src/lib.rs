@@ -32,6 +32,7 @@ mod removed;
 mod rest;
 mod rules;
 mod sandbox;
+mod secret_commands;
 pub mod secrets_file;
 pub mod select;
 pub mod shell;
@@ -83,6 +84,7 @@ pub use rest::{OpenApi, RestSettings};
 pub use rules::OF_REST;
 pub use sandbox::{HostPort, Network, SandboxSettings};
 pub use schema::schema;
+pub use secret_commands::{SecretCommand, changed as secrets_changed};
 pub use servers::{
     Expose, Grant, OAuth, OnInjection, OnLeak, Placement, ServerScope, ServerSettings, SetupCall,
     ToolOverride, Transport,
@@ -317,7 +319,8 @@ pub fn has_cluster(text: &str) -> bool {
 
 /// Expands the `${VAR}`s of a text, or returns the reason and the remedy.
 pub fn expand(text: &str, sources: ValueSources) -> Result<String, String> {
-    expand::expand(text, sources).map_err(|troubles| {
+    let texts = expand::TextSources { env: sources.env, keyring: sources.keyring, secret: &|_, _| None };
+    expand::expand(text, texts).map_err(|troubles| {
         let told: Vec<String> =
             troubles.iter().map(|trouble| format!("{trouble}. {}", trouble.remedy())).collect();
         told.join(" ")

@@ -37,7 +37,11 @@ pub fn server_of(
     servers.insert(name, Item::Table(table));
     let mut document = DocumentMut::new();
     document.insert("servers", Item::Table(servers));
-    let sources = ValueSources { env, keyring: &|name| Err(keyring::Error::NoSecret(name.into())) };
+    let sources = ValueSources {
+        env,
+        keyring: &|name| Err(keyring::Error::NoSecret(name.into())),
+        ..ValueSources::NONE
+    };
     match super::parse(&document.to_string(), file, sources) {
         Ok(mut loaded) => match loaded.config.servers.pop_first() {
             Some((_, settings)) if loaded.faults.is_empty() => Ok(OneServer { settings, keys }),

@@ -11,7 +11,7 @@ use super::expand::{TextPiece, pieces};
 /// The keys of addresses and documents that need not contain `://`.
 const PLACES: [&str; 4] = ["url", "openapi", "base_url", "webhook"];
 /// The tables whose entries are shown one by one.
-const TABLES_OF_ENTRIES: [&str; 2] = ["servers", "apps"];
+const TABLES_OF_ENTRIES: [&str; 3] = ["servers", "apps", "secrets"];
 
 /// What one entry of the file would start or contact.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,6 +75,12 @@ impl OutlineEntry {
     fn add(&mut self, table: &str, key: &str, value: &Toml) {
         match value {
             Toml::String(text) => self.add_text(table, key, text.value()),
+            Toml::Array(words) if key == "command" => {
+                for word in words.iter().filter_map(Toml::as_str) {
+                    names(word, &mut self.variables);
+                    self.command.push(word.into());
+                }
+            }
             Toml::Array(values) => values.iter().for_each(|value| self.add(table, key, value)),
             Toml::InlineTable(inner) => inner.iter().for_each(|(name, value)| self.add(key, name, value)),
             _ => {}
@@ -107,7 +113,8 @@ fn names(text: &str, into: &mut BTreeSet<String>) {
                 default.into_iter().for_each(|default| names(default, into));
             }
             TextPiece::Keyring(name) => drop(into.insert(format!("keyring:{name}"))),
-            TextPiece::Plain(_) | TextPiece::Malformed => {}
+            // The program is listed by itself.
+            TextPiece::Plain(_) | TextPiece::Malformed | TextPiece::Secret { .. } => {}
         }
     }
 }

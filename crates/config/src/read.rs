@@ -15,10 +15,10 @@ use toml_edit::{Document, Item, TableLike, Value as Toml};
 
 use super::{
     ConfigFault, LoadError,
-    expand::{ExpandError, ValueSources, expand},
+    expand::{ExpandError, TextSources, ValueSources, expand},
     explain::quoted,
 };
-use crate::{keyring, secrets_file::SecretsFile};
+use crate::{keyring, secret_commands::SecretCommand, secrets_file::SecretsFile};
 
 /// The tables whose entries can be left out one by one. Policies are not among them: without a policy, the
 /// calls that it should stop would go through.
@@ -96,11 +96,42 @@ pub(super) fn read(
         secrets: BTreeMap::new(),
         spots: HashMap::new(),
     };
-    let mut walk = Walk { written, lines, sources, kept, is_off: false };
+    let commands = secret_commands_of(document.as_table(), sources, kept);
+    let mut walk = Walk { written, lines, sources, kept, commands, is_off: false };
     let root = Spot { key: String::new(), key_at: (1, 1), value_at: (1, 1), state: TextState::Plain };
     walk.written.spots.insert(String::new(), root);
     walk.written.value = walk.table("", document.as_table());
     Ok(walk.written)
+}
+
+/// Returns the programs of `[secrets]`. Their texts may have variables, but no secrets of each other. A faulty
+/// one is told where the schema is checked.
+fn secret_commands_of(
+    file: &dyn TableLike,
+    sources: ValueSources<'_>,
+    kept: &SecretsFile,
+) -> BTreeMap<String, SecretCommand> {
+    let env = |name: &str| (sources.env)(name).or_else(|| kept.get(name).map(Into::into));
+    let texts = TextSources { env: &env, keyring: sources.keyring, secret: &|_, _| None };
+    let secrets = file.get("secrets").and_then(Item::as_table_like);
+    let entries = secrets.into_iter().flat_map(|secrets| secrets.iter());
+    let entries = entries.filter_map(|(name, item)| {
+        let table = item.as_table_like()?;
+        let mut plain = Map::new();
+        for (key, item) in table.iter() {
+            let value = match item.as_value()? {
+                Toml::String(text) => expand(text.value(), texts).ok()?.into(),
+                Toml::Array(words) => {
+                    let words = words.iter().map(|word| expand(word.as_str()?, texts).ok().map(Value::from));
+                    words.collect::<Option<Vec<_>>>()?.into()
+                }
+                _ => return None,
+            };
+            plain.insert(key.into(), value);
+        }
+        Some((name.to_owned(), serde_json::from_value(plain.into()).ok()?))
+    });
+    entries.collect()
 }
 
 impl ConfigSource {
@@ -198,6 +229,8 @@ impl ConfigSource {
             (Some("profiles"), _, Some("tokens"), _)
             | (Some("gateway"), Some("tokens" | "notify" | "approve_webhook"), ..) => true,
             (Some("cluster"), Some("redis"), ..) => true,
+            (Some("auth"), key, _, deeper) => [key, deeper].contains(&Some("client_secret")),
+            (Some("secrets"), ..) => true,
             (Some("apps"), _, Some("model"), key) => matches!(key, Some("api_key" | "base_url")),
             _ => false,
         };
@@ -237,6 +270,8 @@ struct Walk<'a> {
     lines: LineStarts<'a>,
     sources: ValueSources<'a>,
     kept: &'a SecretsFile,
+    /// The programs of `[secrets]`.
+    commands: BTreeMap<String, SecretCommand>,
     /// Whether the current value is in a disabled entry, whose secrets are not requested and may be missing.
     is_off: bool,
 }
@@ -324,7 +359,20 @@ impl Walk<'_> {
                 Some(value.into())
             })
         };
-        let expanded = expand(text, ValueSources { env: &env, keyring: &keyring });
+        let folder = self.written.file.parent().unwrap_or(Path::new("")).to_path_buf();
+        let secret = |name: &str, path: Option<&str>| {
+            let command = self.commands.get(name)?;
+            if self.is_off {
+                return Some(Err("its entry is off".into()));
+            }
+            Some((self.sources.program)(command, &folder, path).inspect(|value| {
+                found.borrow_mut().insert(value.clone());
+            }))
+        };
+        // A program must not need itself.
+        let secret: &dyn Fn(&str, Option<&str>) -> _ =
+            if pointer.starts_with("/secrets/") { &|_, _| None } else { &secret };
+        let expanded = expand(text, TextSources { env: &env, keyring: &keyring, secret });
         if let Some(entry) = self.written.entry_pointer(pointer) {
             self.written.secrets.entry(entry.into()).or_default().append(&mut found.borrow_mut());
         }

@@ -18,13 +18,17 @@ use super::{
     servers::{Placement, ServerTable},
     values::{BearerToken, time},
 };
-use crate::select::{self, SelectError};
+use crate::{
+    keyring,
+    secret_commands::SecretCommand,
+    select::{self, SelectError},
+};
 
 /// Checks a string. `Err` is the predicate of the fault, to follow "`the text`" or "this value".
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 30] = [
+pub(super) const FORMATS: [(&str, Check); 31] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is not a valid pattern ({})", e.kind()))
@@ -63,6 +67,10 @@ pub(super) const FORMATS: [(&str, Check); 30] = [
     ("bearer-token", BearerToken::check),
     ("address-range", |text| text.parse::<AddressRange>().map(drop)),
     ("plain-name", plain_name),
+    ("secret-name", |text| match keyring::is_name(text) && text != "keyring" {
+        true => Ok(()),
+        false => Err("must be letters, digits and `_`, begin with no digit, and not be `keyring`".into()),
+    }),
     ("sandbox", sandbox::level),
     ("sandbox-host", sandbox::host),
     ("sandbox-net", sandbox::net),
@@ -115,7 +123,7 @@ const UNSETTABLE: [&str; 7] = [
 type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
 /// The tables of a config file, and the schema of each.
-pub(super) const SECTIONS: [(&str, MakeSchema); 13] = [
+pub(super) const SECTIONS: [(&str, MakeSchema); 14] = [
     ("gateway", SchemaGenerator::subschema_for::<GatewaySettings>),
     ("quotas", SchemaGenerator::subschema_for::<QuotaSettings>),
     ("limits", SchemaGenerator::subschema_for::<LimitSettings>),
@@ -123,6 +131,9 @@ pub(super) const SECTIONS: [(&str, MakeSchema); 13] = [
     ("audit", SchemaGenerator::subschema_for::<AuditSettings>),
     ("cluster", SchemaGenerator::subschema_for::<ClusterSettings>),
     ("embedder", SchemaGenerator::subschema_for::<search::Settings>),
+    ("secrets", |generator| {
+        entries::<SecretCommand>(generator, "secret-name", "Programs that print secrets, by name.")
+    }),
     ("servers", |generator| entries::<ServerTable>(generator, "server-name", "The servers, by name.")),
     ("categories", |generator| entries::<Category>(generator, "plain-name", "Groups of tools.")),
     ("profiles", |generator| entries::<Profile>(generator, "plain-name", "What clients may see.")),

@@ -36,7 +36,7 @@ fn keyring(name: &str) -> Result<String, keyring::Error> {
 }
 
 fn here() -> ValueSources<'static> {
-    ValueSources { env: &env, keyring: &keyring }
+    ValueSources { env: &env, keyring: &keyring, ..ValueSources::NONE }
 }
 
 fn loaded(text: &str) -> LoadedConfig {

@@ -194,6 +194,7 @@ impl Gateway {
                         event = events.recv() => if event.is_none() { return },
                         // The secret may complete a left-out server.
                         () = keyring::answered_late() => {}
+                        () = config::secrets_changed() => {}
                         () = removed(post.as_deref()) => {
                             post = open_post(desk.clone(), &mut watcher).await.0;
                             // A request may have been made before the folder was watched again, so it is read

@@ -298,12 +298,7 @@ impl ImportPlan {
             None => (sources.keyring)(name),
         };
         let text = String::from_utf8_lossy(self.change.after.as_deref().unwrap_or_default());
-        config::parse_with(
-            &text,
-            &self.change.file,
-            ValueSources { env: sources.env, keyring: &keyring },
-            &file,
-        )
+        config::parse_with(&text, &self.change.file, ValueSources { keyring: &keyring, ..sources }, &file)
     }
 
     /// Whether nothing would be written or stored.

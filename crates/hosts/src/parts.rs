@@ -156,6 +156,8 @@ pub(super) fn own(text: &str) -> TextParts {
                 parts.push(TextPart::Variable { name: name.into(), default: default.map(Into::into) });
             }
             TextPiece::Keyring(name) => parts.push(TextPart::Keyring(name.into())),
+            // Only Nonet knows what it means.
+            TextPiece::Secret { name, path } => plain(&mut parts, &format!("${{{name}:{path}}}")),
         }
     }
     parts

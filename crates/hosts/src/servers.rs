@@ -130,8 +130,11 @@ impl<'f> ServersToml<'f> {
             |a: &config::ConfigFault, b: &config::ConfigFault| (&a.key, &a.message) == (&b.key, &b.message);
         // A fault with both real and made-up values is the text's own, not caused by an unset variable.
         let own_faults = |text: &str| {
-            let others = faults(text, ValueSources { env: &some, keyring: &|_| Ok("1".into()) });
-            let mut found = faults(text, ValueSources { env: &own, keyring: &none });
+            let others = faults(
+                text,
+                ValueSources { env: &some, keyring: &|_| Ok("1".into()), program: &|_, _, _| Ok("1".into()) },
+            );
+            let mut found = faults(text, ValueSources { env: &own, keyring: &none, ..ValueSources::NONE });
             found.retain(|fault| others.iter().any(|other| same(fault, other)));
             found
         };

@@ -249,7 +249,7 @@ mod tests {
     fn config(text: &str) -> Config {
         let env = |name: &str| Some(format!("a-token-of-{name}-0123"));
         let keyring = |name: &str| Err(nonet_config::keyring::Error::NoSecret(name.into()));
-        let sources = config::ValueSources { env: &env, keyring: &keyring };
+        let sources = config::ValueSources { env: &env, keyring: &keyring, ..config::ValueSources::NONE };
         let loaded = config::parse(text, Path::new("f"), sources).expect("usable");
         assert_eq!(loaded.faults, []);
         loaded.config

@@ -48,7 +48,7 @@ A = "${keyring:OFF}"
 command = "$${keyring:ESCAPED}"
 args = ["${TOKEN:-${keyring:DEFAULT}}", "${NO:-${keyring:NEEDED}}"]
 "#;
-    let sources = ValueSources { env: &env, keyring: &keyring };
+    let sources = ValueSources { env: &env, keyring: &keyring, ..ValueSources::NONE };
     assert_eq!(parse(text, Path::new(FILE), sources).unwrap().faults, []);
     assert_eq!(*asked.borrow(), ["NEEDED"]);
 }
