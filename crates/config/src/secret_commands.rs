@@ -8,7 +8,7 @@ use std::{
     io::{self, Read},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -33,6 +33,8 @@ const MAX_KNOWN: usize = 200;
 const LOOK: Duration = Duration::from_secs(1);
 /// How often it is looked whether a program has ended.
 const POLL: Duration = Duration::from_millis(10);
+/// How long its output is read after a program has ended.
+const AFTER_END: Duration = Duration::from_millis(500);
 /// How much of a program's last words a fault has, in characters.
 const MAX_WORDS: usize = 200;
 
@@ -165,36 +167,57 @@ fn run(command: &SecretCommand, folder: &Path) -> Result<String, String> {
         started.current_dir(folder);
     }
     let mut child = started.spawn().map_err(failed)?;
-    let words = child.stderr.take().map(|pipe| thread::spawn(move || read(pipe, MAX_WORDS * 8)));
-    let printed = child.stdout.take().map(|pipe| thread::spawn(move || read(pipe, MAX_OUTPUT + 1)));
+    let words = child.stderr.take().map(|pipe| Printed::of(pipe, MAX_WORDS * 8));
+    let printed = child.stdout.take().map(|pipe| Printed::of(pipe, MAX_OUTPUT + 1));
     let limit = command.timeout.min(MAX_TIMEOUT);
     let Some(succeeded) = ended(&mut child, limit).map_err(failed)? else {
-        // What it has started may hold its pipes open, so nobody waits for these.
         return Err(format!("`{program}` did not end within {}", humantime::format_duration(limit)));
     };
-    let joined = |reading: Option<thread::JoinHandle<Vec<u8>>>| {
-        reading.and_then(|reading| reading.join().ok()).unwrap_or_default()
-    };
+    let taken = |printed: Option<Printed>| printed.map(Printed::take).unwrap_or_default();
     if !succeeded {
-        let words = String::from_utf8_lossy(&joined(words)).trim().to_owned();
+        let words = String::from_utf8_lossy(&taken(words)).trim().to_owned();
         return Err(match line(&words, MAX_WORDS) {
             nothing if nothing.is_empty() => format!("`{program}` failed"),
             said => format!("`{program}` failed: {said}"),
         });
     }
-    let printed = joined(printed);
+    let printed = taken(printed);
     if printed.len() > MAX_OUTPUT {
         return Err(format!("`{program}` prints more than {MAX_OUTPUT} bytes"));
     }
     String::from_utf8(printed).map_err(|_| format!("`{program}` does not print UTF-8"))
 }
 
-/// Reads a pipe to its end, and keeps at most this many bytes.
-fn read(mut pipe: impl Read, most: usize) -> Vec<u8> {
-    let mut kept = Vec::new();
-    let _ = pipe.by_ref().take(most as u64).read_to_end(&mut kept);
-    let _ = io::copy(&mut pipe, &mut io::sink());
-    kept
+/// What a program prints into a pipe, read on another thread.
+struct Printed {
+    kept: Arc<Mutex<Vec<u8>>>,
+    ended: mpsc::Receiver<()>,
+}
+
+impl Printed {
+    /// Reads a pipe to its end, and keeps at most this many bytes.
+    fn of(mut pipe: impl Read + Send + 'static, most: usize) -> Self {
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        let (end, ended) = mpsc::sync_channel(1);
+        let shared = kept.clone();
+        thread::spawn(move || {
+            let mut buffer = [0; 8 << 10];
+            while let Ok(count @ 1..) = pipe.read(&mut buffer) {
+                let mut kept = shared.lock();
+                let room = most.saturating_sub(kept.len());
+                kept.extend_from_slice(&buffer[..count.min(room)]);
+            }
+            let _ = end.try_send(());
+        });
+        Self { kept, ended }
+    }
+
+    /// Returns what the program has printed, once it has ended. What it has left running may hold the pipe
+    /// open, and nobody waits for that.
+    fn take(self) -> Vec<u8> {
+        let _ = self.ended.recv_timeout(AFTER_END);
+        std::mem::take(&mut self.kept.lock())
+    }
 }
 
 /// Waits for the end of a program, and whether it succeeded. `None`: it took too long, and was killed.
