@@ -560,7 +560,8 @@ impl NonetServer {
         info.protocol_version = agreed.clone();
         context.way.peer.set_info(info);
         let caller = self.gateway.sessions.caller(self.session.clone(), &client);
-        let caller = Caller { lasting: true, local: !self.http, ..caller };
+        let person = person_of(&context.beside).cloned();
+        let caller = Caller { lasting: true, local: !self.http, person, ..caller };
         // Over HTTP, a stateless client has a session per request, and would get the notice with every
         // answer.
         if self.http && context.beside.get::<GoesOn>().is_none() {

@@ -95,7 +95,7 @@ pub(super) async fn run(
     }
     let replicas = replicas(&gateway).await;
     let issuers = match &config.auth {
-        Some(auth) => Issuers::new(auth).map_err(anyhow::Error::msg)?.look().await,
+        Some(auth) => Issuers::new(auth, None).map_err(anyhow::Error::msg)?.look().await,
         None => Vec::new(),
     };
     let mut status = gateway.status(&Caller::default());

@@ -108,7 +108,8 @@ impl Entrance {
             *known = Some((config.clone(), issuers.clone()));
             return Ok(issuers);
         }
-        let issuers = Arc::new(Issuers::new(auth)?);
+        let before = known.as_ref().map(|(_, issuers)| &**issuers);
+        let issuers = Arc::new(Issuers::new(auth, before)?);
         *known = Some((config.clone(), issuers.clone()));
         Ok(issuers)
     }

@@ -97,6 +97,11 @@ pub async fn serve_http(
         options.address,
         config.file.display()
     );
+    if options.profile.is_some() && config.auth.as_ref().is_some_and(|auth| auth.sorts_people) {
+        tracing::warn!(
+            "--profile is not for people who sign in: their claims, scopes, and `profile` in [auth] choose theirs"
+        );
+    }
     let entrance = Arc::new(Entrance::new(&gateway));
     let token_file = token_file(&config, &entrance)?;
     let listener = TcpListener::bind(options.address)
@@ -513,10 +518,15 @@ impl ForwardTarget<'_> {
     }
 }
 
+/// Returns the time that is left until a moment, in seconds since 1970.
+pub(super) fn left_until(seconds: u64) -> Duration {
+    Duration::from_secs(seconds).saturating_sub(Duration::from_millis(unix_ms(system_time())))
+}
+
 /// Ends the stream of an answer at a time, in seconds since 1970.
 fn until(ends_at: Option<u64>, response: Response) -> Response {
     let Some(ends_at) = ends_at.filter(|at| *at > 0) else { return response };
-    let left = Duration::from_secs(ends_at).saturating_sub(Duration::from_millis(unix_ms(system_time())));
+    let left = left_until(ends_at);
     response.map(|body| Body::from_stream(body.into_data_stream().take_until(tokio::time::sleep(left))))
 }
 

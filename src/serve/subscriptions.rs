@@ -44,8 +44,15 @@ pub(super) async fn listen(
     let mut lists = AnnouncedLists::new(handler);
     let (updated, mut updates) = mpsc::channel(UPDATES_QUEUE);
     let mut following = JoinSet::new();
-    let session = handler.session.clone();
-    let caller = Caller { session, lasting: !handler.http, local: !handler.http, ..Caller::default() };
+    let caller = handler.who(context);
+    // What a person listens to ends with their token.
+    let ends = async {
+        match caller.person.as_ref().map(|person| person.expires_at).filter(|at| *at > 0) {
+            Some(at) => tokio::time::sleep(super::http::left_until(at)).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(ends);
     for uri in accepted.resource_subscriptions.iter().flatten() {
         match handler.gateway.calls.follow_resource(&caller, uri).await {
             Ok(one) => {
@@ -66,6 +73,7 @@ pub(super) async fn listen(
                 continue;
             }
             () = context.cancel.cancelled() => return Ok(()),
+            () = &mut ends => return Ok(()),
             () = handler.gateway.servers.stopping().cancelled() => return Ok(()),
         };
         let Some(changed) = changed else { return Ok(()) };

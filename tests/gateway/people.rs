@@ -67,9 +67,9 @@ fn message(reply: &Reply) -> String {
 #[test]
 fn a_client_finds_out_where_to_sign_in() {
     let company = Company::new();
-    let profiles =
-        "[profiles.writer]\nscopes = ['files:write']\n[profiles.plain]\nclaims = { staff = true }\n";
-    let site = company.serve(shop(), "scopes = ['mcp']\nprofile = 'plain'", profiles);
+    let profiles = "[profiles.writer]\nscopes = ['files:write']\n[profiles.plain]\nclaims = { staff = true }\n\
+                    [profiles.others]\n";
+    let site = company.serve(shop(), "scopes = ['mcp']\nprofile = 'others'", profiles);
     let challenge = |path: &str| {
         let refused = knock(&site, path, "");
         assert_eq!(refused.status, 401, "{refused:?}");
@@ -324,5 +324,58 @@ fn conditions_decide_about_calls_by_who_calls_and_how() {
         let files = fs::read_dir(&logs).ok()?.flatten();
         let text: String = files.filter_map(|file| fs::read_to_string(file.path()).ok()).collect();
         text.contains("\"verdict\":\"deny\",\"rule\":\"policies.big\"").then_some(())
+    });
+}
+
+#[test]
+fn what_asks_for_a_condition_asks_for_each_call_and_runs_nothing_twice() {
+    let company = Company::new();
+    let rules = "[policies.big]\ntools = ['shop.*']\nwhen = '.params.count > 10'\npolicy = 'approve'\n";
+    let log = Setup::new();
+    let calls = log.path("calls");
+    let buy = json!({ "name": "buy", "on": { "text": "bought" },
+        "inputSchema": { "type": "object", "properties": { "count": { "type": "integer" } } } });
+    let setup = Setup::new().server("shop", json!({ "tools": [buy], "call_log": calls }));
+    let site = company.serve(setup, "", rules);
+    let mut client = WebClient::with_token(&site.address, "/mcp", &company.token("ann", json!({})));
+    client.until_ready("shop");
+    let buy = |client: &mut WebClient, count: u32| {
+        client.call("execute_tool", json!({ "name": "shop.buy", "params": { "count": count } })).to_string()
+    };
+    assert!(buy(&mut client, 3).contains("bought"));
+    for count in [11, 12] {
+        let asked = buy(&mut client, count);
+        assert!(asked.contains("needs_approval"), "{asked}");
+    }
+    let made = || fs::read_to_string(&calls).unwrap_or_default().lines().count();
+    assert_eq!(made(), 1);
+    // Two items run, and the third waits: after the answer, the first two are not made again.
+    let actions = json!([{ "id": "all", "name": "shop.buy", "for_each": [1, 2, 30], "params": { "count": "{{item}}" } }]);
+    let asked = client.answer("run_parallel", json!({ "actions": actions }));
+    let token = asked["token"].as_str().unwrap_or_else(|| panic!("{asked}")).to_string();
+    client.call("ask_user", json!({ "token": token, "answer": "yes" }));
+    assert_eq!(made(), 4, "{}", fs::read_to_string(&calls).unwrap_or_default());
+}
+
+#[test]
+fn a_watch_ends_with_the_rights_of_its_person() {
+    let company = Company::new();
+    let profiles = "[profiles.staff]\nclaims = { staff = true }\n";
+    let site = company.serve(shop(), "", &format!("{profiles}[audit]\n"));
+    let ann = company.token("ann", json!({ "staff": true }));
+    let mut client = WebClient::with_token(&site.address, "/mcp", &ann);
+    client.until_ready("shop");
+    let params = json!({ "name": "shop.look", "interval": 5 });
+    let begun = client.answer("execute_tool", json!({ "name": "gateway.watch_start", "params": params }));
+    assert!(begun["watcher_id"].is_string(), "{begun}");
+    let file = site.folder.path().join("servers.toml");
+    let text = fs::read_to_string(&file).expect("it is there");
+    fs::write(&file, text.replace("[auth]\n", "[auth]\nblocked = ['ann']\n")).expect("written");
+    let logs = site.folder.path().join(".local/state/nonet/audit");
+    eventually("a check was refused, and the log says by what", || {
+        let files = fs::read_dir(&logs).ok()?.flatten();
+        let text: String = files.filter_map(|file| fs::read_to_string(file.path()).ok()).collect();
+        let refused = |line: &str| line.contains("shop.look") && line.contains("\"rule\":\"auth.blocked\"");
+        text.lines().any(refused).then_some(())
     });
 }

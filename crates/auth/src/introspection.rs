@@ -9,19 +9,24 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use crate::keys::IssuerKeys;
 
-/// How many questions to an issuer are open at the same time, and how long others wait. Each token that nobody
-/// knows costs a question.
+/// How many questions of a kind to an issuer are open at the same time, and how long others wait. Each token that
+/// nobody knows costs a question.
 const AT_ONCE: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The characters that `application/x-www-form-urlencoded` leaves as they are.
 const FORM: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*');
 
 /// The questions to one issuer.
-pub(crate) struct Introspection(Semaphore);
+pub(crate) struct Introspection {
+    /// About tokens that nobody knows.
+    unknown: Semaphore,
+    /// About tokens that were good a while ago.
+    known: Semaphore,
+}
 
 impl Introspection {
     pub(super) fn new() -> Self {
-        Self(Semaphore::new(AT_ONCE))
+        Self { unknown: Semaphore::new(AT_ONCE), known: Semaphore::new(AT_ONCE) }
     }
 
     /// Returns what the issuer says about a token, or `None` if the token is not active. `Err`: the issuer did
@@ -30,11 +35,13 @@ impl Introspection {
         &self,
         of: &IssuerKeys,
         token: &str,
+        was_good: bool,
     ) -> Result<Option<Map<String, Value>>, String> {
         let issuer = of.issuer();
         let Some(url) = &issuer.introspection else { return Ok(None) };
         let busy = || "too many questions about tokens are open".to_string();
-        let _turn = timeout(PATIENCE, self.0.acquire()).await.map_err(|_| busy())?.map_err(|_| busy())?;
+        let turns = if was_good { &self.known } else { &self.unknown };
+        let _turn = timeout(PATIENCE, turns.acquire()).await.map_err(|_| busy())?.map_err(|_| busy())?;
         let body = format!("token={}&token_type_hint=access_token", encoded(token));
         let said = of.client.json(url, |url| {
             let request = of.client.client().post(url).header(ACCEPT, "application/json");
@@ -46,10 +53,23 @@ impl Introspection {
                 None => request,
             }
         });
-        let Value::Object(claims) = said.await? else {
+        let said = said.await.inspect_err(|why| {
+            tracing::warn!(issuer = issuer.issuer, why, "an issuer does not answer about a token");
+        });
+        let Value::Object(claims) = said? else {
             return Err("its answer about a token is not an object".into());
         };
         if claims.get("active") != Some(&Value::Bool(true)) {
+            return Ok(None);
+        }
+        // Some issuers call every token of theirs active.
+        let is_other = ["token_type", "token_use"].iter().any(|name| {
+            claims
+                .get(*name)
+                .and_then(Value::as_str)
+                .is_some_and(|kind| kind.contains("refresh") || kind == "id")
+        });
+        if is_other {
             return Ok(None);
         }
         let is_from_it = claims.get("iss").is_none_or(|said| *said == *issuer.issuer);

@@ -29,6 +29,8 @@ const MAX_TOKEN: usize = 16 << 10;
 const CHECKED: Duration = Duration::from_secs(300);
 /// The same where its issuer was asked: a token that was revoked there works here until then.
 const ASKED: Duration = Duration::from_secs(60);
+/// How long an issuer's no counts.
+const REFUSED: Duration = Duration::from_secs(10);
 /// How many checked tokens are remembered. Beyond that, the oldest quarter is checked again.
 const MAX_REMEMBERED: usize = 8_000;
 /// How much of a token's audience a fault shows, in characters.
@@ -45,8 +47,8 @@ pub enum TokenFault {
         "the access token is for {0}, not for this gateway: sign in with the `resource` of the gateway's metadata"
     )]
     OtherAudience(String),
-    /// Its issuer could not be asked. Holds why.
-    #[error("the issuer of the access token cannot be asked at the moment ({0})")]
+    /// Its issuer could not be asked. Holds why, which is not for clients.
+    #[error("the issuer of the access token cannot be asked at the moment; the gateway's log says why")]
     Away(String),
     /// `blocked` names the person.
     #[error("this person may not use the gateway (`blocked` in [auth] of its servers.toml)")]
@@ -58,7 +60,9 @@ pub struct Issuers {
     settings: AuthSettings,
     /// By `iss`.
     all: BTreeMap<String, Arc<KnownIssuer>>,
-    checked: DashMap<BearerToken, CheckedToken>,
+    checked: Arc<DashMap<BearerToken, CheckedToken>>,
+    /// Tokens that an issuer has just said not to be active, and until when that counts.
+    refused: Arc<DashMap<BearerToken, Instant>>,
     /// Held while room is made.
     clearing: Mutex<()>,
 }
@@ -72,8 +76,9 @@ struct KnownIssuer {
 struct CheckedToken {
     person: Arc<Person>,
     until: Instant,
-    /// The keys that it was checked with, and whose they are.
-    keys: Option<(Arc<IssuerKeys>, Arc<KeySet>)>,
+    issuer: Arc<IssuerKeys>,
+    /// The keys that it was checked with, if it is signed.
+    keys: Option<Arc<KeySet>>,
 }
 
 /// What `nonet check` says about an issuer.
@@ -92,15 +97,33 @@ impl fmt::Debug for Issuers {
 }
 
 impl Issuers {
-    /// Returns the issuers of `[auth]`. Fails only if no HTTP client can be made.
-    pub fn new(settings: &AuthSettings) -> Result<Self, String> {
+    /// Returns the issuers of `[auth]`. Those of `before` that are the same stay, with their keys and the tokens
+    /// that were checked. Fails only if no HTTP client can be made.
+    pub fn new(settings: &AuthSettings, before: Option<&Self>) -> Result<Self, String> {
         let all = settings.issuers.iter().map(|issuer| {
-            let keys = Arc::new(IssuerKeys::new(issuer.clone())?);
-            Ok((issuer.issuer.clone(), Arc::new(KnownIssuer { keys, asking: Introspection::new() })))
+            let same = before.and_then(|before| before.all.get(&issuer.issuer));
+            let known = match same.filter(|known| known.keys.issuer() == issuer) {
+                Some(known) => known.clone(),
+                None => {
+                    let keys = Arc::new(IssuerKeys::new(issuer.clone())?);
+                    Arc::new(KnownIssuer { keys, asking: Introspection::new() })
+                }
+            };
+            Ok((issuer.issuer.clone(), known))
         });
-        let all = all.collect::<Result<_, String>>()?;
-        let (checked, clearing) = (DashMap::new(), Mutex::default());
-        Ok(Self { settings: settings.clone(), all, checked, clearing })
+        let all: BTreeMap<_, _> = all.collect::<Result<_, String>>()?;
+        let (checked, refused) = match before {
+            Some(before) => (before.checked.clone(), before.refused.clone()),
+            None => Default::default(),
+        };
+        // What an issuer of before has signed has to be checked again.
+        let stays = |checked: &CheckedToken| {
+            let known = all.get(&*checked.person.issuer);
+            known.is_some_and(|known| Arc::ptr_eq(&known.keys, &checked.issuer))
+        };
+        checked.retain(|_, checked| stays(checked));
+        refused.clear();
+        Ok(Self { settings: settings.clone(), all, checked, refused, clearing: Mutex::default() })
     }
 
     /// Whether they are those of these settings.
@@ -128,7 +151,7 @@ impl Issuers {
         let known = self.checked.get(&digest)?;
         let holds = known.until > Instant::now()
             && !self.is_over(&known.person)
-            && known.keys.as_ref().is_none_or(|(of, keys)| of.holds(keys));
+            && known.keys.as_ref().is_none_or(|keys| known.issuer.holds(keys));
         holds.then(|| known.person.clone())
     }
 
@@ -170,9 +193,9 @@ impl Issuers {
             Some(unchecked) => {
                 let issuer = self.all.get(&unchecked.issuer);
                 let issuer = issuer.ok_or_else(|| invalid("its issuer (`iss`) is not one of `[auth]`"))?;
-                self.check_signed(issuer, &unchecked, token).await?
+                self.check_signed(issuer, &unchecked, (token, digest)).await?
             }
-            None => self.check_opaque(token).await?,
+            None => self.check_opaque(token, digest).await?,
         };
         if self.is_over(&checked.person) {
             return Err(invalid(&JwtFault::Expired.to_string()));
@@ -186,46 +209,73 @@ impl Issuers {
         &self,
         issuer: &Arc<KnownIssuer>,
         token: &UncheckedToken<'_>,
-        text: &str,
+        (text, digest): (&str, BearerToken),
     ) -> Result<CheckedToken, TokenFault> {
         let of = issuer.keys.issuer();
         let check = |keys: &KeySet| token.check(&keys.keys, &of.algorithms, self.settings.skew.as_secs());
         let mut keys = issuer.keys.current().await.map_err(TokenFault::Away)?;
         let mut claims = check(&keys);
-        if claims == Err(JwtFault::UnknownKey)
-            && let Some(newer) = issuer.keys.newer(&keys).await
+        if let Err(fault) = &claims
+            && token.may_be_of_new_key(fault)
         {
-            keys = newer;
-            claims = check(&keys);
+            match issuer.keys.newer(&keys).await {
+                Ok(Some(newer)) => {
+                    keys = newer;
+                    claims = check(&keys);
+                }
+                Ok(None) => {}
+                // Perhaps the token is good, and only its key is not known yet.
+                Err(why) => return Err(TokenFault::Away(why)),
+            }
         }
         let mut claims = claims.map_err(|fault| TokenFault::Invalid(fault.to_string()))?;
         let mut until = Instant::now() + CHECKED;
         if of.introspection.is_some() {
             until = Instant::now() + ASKED;
-            let said = issuer.asking.ask(&issuer.keys, text).await.map_err(TokenFault::Away)?;
-            let said =
-                said.ok_or_else(|| TokenFault::Invalid("its issuer says that it is not active".into()))?;
+            let said = self.asked(issuer, text, digest).await?;
             // The signed claims count more.
             for (name, value) in said {
                 claims.entry(name).or_insert(value);
             }
         }
         let person = named(of.issuer.as_str(), claims)?;
-        Ok(CheckedToken { person, until, keys: Some((issuer.keys.clone(), keys)) })
+        Ok(CheckedToken { person, until, issuer: issuer.keys.clone(), keys: Some(keys) })
     }
 
     /// Checks a token that only its issuer can read.
-    async fn check_opaque(&self, token: &str) -> Result<CheckedToken, TokenFault> {
+    async fn check_opaque(&self, token: &str, digest: BearerToken) -> Result<CheckedToken, TokenFault> {
         let asked = self.all.values().find(|known| known.keys.issuer().introspection.is_some());
         let Some(issuer) = asked else {
             return Err(TokenFault::Invalid(
                 "it is neither a token of servers.toml nor a signed token".into(),
             ));
         };
-        let said = issuer.asking.ask(&issuer.keys, token).await.map_err(TokenFault::Away)?;
-        let said = said.ok_or_else(|| TokenFault::Invalid("its issuer says that it is not active".into()))?;
+        let said = self.asked(issuer, token, digest).await?;
         let person = named(&issuer.keys.issuer().issuer, said)?;
-        Ok(CheckedToken { person, until: Instant::now() + ASKED, keys: None })
+        let (issuer, until) = (issuer.keys.clone(), Instant::now() + ASKED);
+        Ok(CheckedToken { person, until, issuer, keys: None })
+    }
+
+    /// Returns what an issuer says about a token. A token that was good before does not wait behind others.
+    async fn asked(
+        &self,
+        issuer: &KnownIssuer,
+        token: &str,
+        digest: BearerToken,
+    ) -> Result<Map<String, Value>, TokenFault> {
+        let not_active = || TokenFault::Invalid("its issuer says that it is not active".into());
+        if self.refused.get(&digest).is_some_and(|until| *until > Instant::now()) {
+            return Err(not_active());
+        }
+        let was_good = self.checked.contains_key(&digest);
+        let said = issuer.asking.ask(&issuer.keys, token, was_good).await.map_err(TokenFault::Away)?;
+        if said.is_none() {
+            if self.refused.len() >= MAX_REMEMBERED {
+                self.refused.clear();
+            }
+            self.refused.insert(digest, Instant::now() + REFUSED);
+        }
+        said.ok_or_else(not_active)
     }
 
     fn remember(&self, digest: BearerToken, checked: CheckedToken) {

@@ -64,6 +64,11 @@ impl<'a> UncheckedToken<'a> {
         Some(Self { token, header, issuer })
     }
 
+    /// Whether it may be signed with a key that is not known yet.
+    pub(super) fn may_be_of_new_key(&self, fault: &JwtFault) -> bool {
+        *fault == JwtFault::UnknownKey || self.header.kid.is_none() && *fault == JwtFault::Signature
+    }
+
     /// Checks it with the keys of its issuer. Returns its claims. Whom it is for is checked later.
     pub(super) fn check(
         &self,

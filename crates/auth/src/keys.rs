@@ -45,8 +45,9 @@ impl IssuerClient {
     /// Returns a client that reaches private addresses only where the configuration names them: what an issuer's
     /// metadata says must not lead into the own network.
     pub(super) fn new(issuer: &Issuer) -> Result<Self, String> {
-        let reach = PrivateHosts::of(Some(&issuer.issuer), None, false);
-        [&issuer.jwks, &issuer.introspection].into_iter().flatten().for_each(|url| reach.allow(url));
+        let reach = PrivateHosts::of(None, None, false);
+        let named = [Some(&issuer.issuer), issuer.jwks.as_ref(), issuer.introspection.as_ref()];
+        named.into_iter().flatten().for_each(|url| reach.allow(url));
         let builder = web::builder().timeout(LIMIT).dns_resolver(Arc::new(reach.clone()));
         Ok(Self { client: builder.build().map_err(cause)?, reach })
     }
@@ -188,7 +189,9 @@ impl IssuerKeys {
     /// do not wait for that.
     pub(super) async fn current(self: &Arc<Self>) -> Result<Arc<KeySet>, String> {
         let held = self.held.load_full().filter(|held| held.at.elapsed() < LASTS);
-        let Some(held) = held else { return self.fetched(None).await };
+        let Some(held) = held else {
+            return self.fetched(None).await?.ok_or_else(|| "it was asked just now".into());
+        };
         if held.at.elapsed() >= FRESH && self.fetching.try_lock().is_ok() {
             let (keys, known) = (self.clone(), held.clone());
             tokio::spawn(async move { keys.fetched(Some(&known)).await });
@@ -197,26 +200,26 @@ impl IssuerKeys {
     }
 
     /// Returns other keys than `known`, after a token with a key that is not among them. `None`: the issuer has
-    /// no others, or was asked just now.
-    pub(super) async fn newer(&self, known: &Arc<KeySet>) -> Option<Arc<KeySet>> {
-        let newer = self.fetched(Some(known)).await.ok()?;
-        (!newer.is_same(known)).then_some(newer)
+    /// no others, or had none just now. `Err`: it cannot be asked.
+    pub(super) async fn newer(&self, known: &Arc<KeySet>) -> Result<Option<Arc<KeySet>>, String> {
+        let newer = self.fetched(Some(known)).await?;
+        Ok(newer.filter(|newer| !newer.is_same(known)))
     }
 
     /// Fetches keys, unless somebody else has fetched others than `known` meanwhile, or the last attempt was
-    /// just now.
-    async fn fetched(&self, known: Option<&Arc<KeySet>>) -> Result<Arc<KeySet>, String> {
+    /// just now and got what is known.
+    async fn fetched(&self, known: Option<&Arc<KeySet>>) -> Result<Option<Arc<KeySet>>, String> {
         let _alone = self.fetching.lock().await;
         let held = self.held.load_full().filter(|held| held.at.elapsed() < LASTS);
         if let Some(held) = &held
             && known.is_none_or(|known| !Arc::ptr_eq(held, known))
         {
-            return Ok(held.clone());
+            return Ok(Some(held.clone()));
         }
         if let Some((at, why)) = &*self.tried.lock()
             && at.elapsed() < PAUSE
         {
-            return Err(why.clone().unwrap_or_else(|| "it was asked just now".into()));
+            return why.clone().map_or(Ok(None), Err);
         }
         let fetched = self.client.keys(&self.issuer).await;
         *self.tried.lock() = Some((Instant::now(), fetched.as_ref().err().cloned()));
@@ -228,12 +231,12 @@ impl IssuerKeys {
             tracing::warn!(issuer = self.issuer.issuer, "an issuer has no keys that could be used here");
         }
         self.held.store(Some(new.clone()));
-        Ok(new)
+        Ok(Some(new))
     }
 
     /// Whether these are the keys that count now.
     pub(super) fn holds(&self, set: &Arc<KeySet>) -> bool {
-        self.held.load().as_ref().is_some_and(|held| held.is_same(set))
+        self.held.load().as_ref().is_some_and(|held| Arc::ptr_eq(held, set) || held.is_same(set))
     }
 }
 

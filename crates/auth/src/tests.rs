@@ -17,7 +17,7 @@ fn now() -> u64 {
 
 /// Returns a gateway's view of an issuer, with more lines in `[auth]`.
 fn issuers_of(of: &TokenIssuer, more: &str) -> Issuers {
-    Issuers::new(&settings(&format!("issuer = '{}'\n{more}", of.address))).expect("a client")
+    Issuers::new(&settings(&format!("issuer = '{}'\n{more}", of.address)), None).expect("a client")
 }
 
 fn claims_of(of: &TokenIssuer) -> Value {
@@ -241,4 +241,31 @@ async fn a_blocked_person_stays_out_whatever_the_token_says() {
     assert!(identified(&elsewhere, &token).await.is_ok());
     let only = issuers_of(&issuer, "algorithms = ['RS256']\naudience = 'api://nonet'");
     assert!(identified(&only, &token).await.is_err_and(|fault| fault.to_string().contains("not allowed")));
+}
+
+#[tokio::test]
+async fn a_change_of_the_rest_keeps_keys_and_checked_tokens() {
+    let key = TokenKey::new("one");
+    let mut issuer = TokenIssuer::start(&[&key]);
+    let before = issuers_of(&issuer, "");
+    let token = key.token(&key.header(), &claims_of(&issuer));
+    assert!(identified(&before, &token).await.is_ok());
+    issuer.stop();
+    let with = |more: &str| settings(&format!("issuer = '{}'\n{more}", issuer.address));
+    let blocked = Issuers::new(&with("blocked = ['bob']"), Some(&before)).expect("a client");
+    assert!(identified(&blocked, &token).await.is_ok(), "its issuer is away, and need not be asked");
+    let blocked = Issuers::new(&with("blocked = ['ann']"), Some(&blocked)).expect("a client");
+    assert_eq!(identified(&blocked, &token).await, Err(TokenFault::Blocked));
+    let stricter = Issuers::new(&with("algorithms = ['RS256']"), Some(&before)).expect("a client");
+    assert!(matches!(identified(&stricter, &token).await, Err(TokenFault::Away(_))), "it is checked again");
+}
+
+#[tokio::test]
+async fn a_token_without_the_id_of_its_key_may_be_of_a_new_one() {
+    let (old, new) = (TokenKey::new("old"), TokenKey::new("new"));
+    let issuer = TokenIssuer::start(&[&old]);
+    let header = json!({ "alg": "ES256", "typ": "JWT" });
+    let token = new.token(&header, &claims_of(&issuer));
+    issuer.has(&[&old, &new]);
+    assert_eq!(identified(&issuers_of(&issuer, ""), &token).await, Ok("ann".into()));
 }

@@ -111,7 +111,7 @@ struct IssuerTable {
     /// The issuer, exactly as its metadata and the `iss` of its tokens say it.
     #[schemars(extend("format" = "issuer-url"), example = &"https://login.partner.com")]
     issuer: String,
-    /// For whom its tokens are (`aud`). Default: as in `[auth]`.
+    /// For whom its tokens are (`aud`), one or several. Default: the address that the client uses.
     #[serde(default)]
     #[schemars(schema_with = "one_or_more")]
     audience: Audience,

@@ -286,13 +286,20 @@ impl<'a> Checker<'a> {
     /// Checks that issuers are told apart, and that what `[auth]` names is there.
     fn auth(&mut self) {
         let root = &self.written.value;
-        let Some(auth) = root.get("auth").and_then(Value::as_object) else { return };
+        let Some(auth) = root.get("auth").and_then(Value::as_object) else {
+            return self.people_without_auth();
+        };
         self.rules("/auth", auth, &rules::AUTH);
         if root.pointer("/gateway/public_url").is_none() {
             let message =
                 "`[auth]` needs the address at which clients reach the gateway: their tokens are for it";
             let remedy = "Set `public_url = \"https://nonet.example.com\"` in [gateway].";
             self.fault("/auth", FaultSide::Key, message, remedy);
+        }
+        let has_no_issuer = auth.get("issuers").and_then(Value::as_object).is_some_and(Map::is_empty);
+        if has_no_issuer && !auth.contains_key("issuer") {
+            let remedy = "Add an `[auth.issuers.NAME]` with its `issuer`, or set `issuer` in [auth].";
+            self.fault("/auth/issuers", FaultSide::Key, "must have at least one issuer", remedy);
         }
         let mut tables = vec![("/auth".to_string(), auth)];
         let more = auth.get("issuers").and_then(Value::as_object).into_iter().flatten();
@@ -330,6 +337,31 @@ impl<'a> Checker<'a> {
             if !known.contains(&profile) {
                 let message = format!("there is no profile {}", self.shown("/auth/profile", profile));
                 self.fault("/auth/profile", FaultSide::Value, &message, &choose(profile, &known));
+            }
+            let is_of_some = root
+                .get("profiles")
+                .and_then(|profiles| profiles.get(profile))
+                .is_some_and(|profile| profile.get("claims").is_some() || profile.get("scopes").is_some());
+            if is_of_some {
+                let message =
+                    "this profile is for some people, by its `claims` or `scopes`, and here for all others";
+                let remedy = "Name a profile without these keys, or remove them from it.";
+                self.fault("/auth/profile", FaultSide::Value, message, remedy);
+            }
+        }
+    }
+
+    /// Checks that no profile is for people where nobody signs in.
+    fn people_without_auth(&mut self) {
+        for (pointer, profile) in self.entries("profiles") {
+            for key in ["claims", "scopes"].into_iter().filter(|key| profile.contains_key(*key)) {
+                let remedy = "Add `[auth]` with the `issuer` of your access tokens, or remove it.";
+                self.fault(
+                    &join(&pointer, key),
+                    FaultSide::Key,
+                    "selects nobody, because nobody signs in without `[auth]`",
+                    remedy,
+                );
             }
         }
     }

@@ -13,6 +13,11 @@ use crate::{
 /// Looks up an environment variable.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// Returns the value at a path in what a program prints that runs in a folder, or why there is none.
+type RunProgram<'a> = dyn Fn(&SecretCommand, &Path, Option<&str>) -> Result<String, String> + 'a;
+/// Returns the value of a name in `[secrets]`, and of a path in it.
+type FindSecret<'a> = dyn Fn(&str, Option<&str>) -> Option<Result<String, String>> + 'a;
+
 /// The prefix of a keyring secret's name.
 const KEYRING: &str = "keyring:";
 
@@ -24,7 +29,7 @@ pub struct ValueSources<'a> {
     /// The keyring. Asked only for the names in `${keyring:NAME}`.
     pub keyring: &'a dyn Fn(&str) -> Result<String, keyring::Error>,
     /// The value at a path in what a program of `[secrets]` prints that runs in a folder, or why there is none.
-    pub program: &'a dyn Fn(&SecretCommand, &Path, Option<&str>) -> Result<String, String>,
+    pub program: &'a RunProgram<'a>,
 }
 
 /// What a text may refer to.
@@ -33,7 +38,7 @@ pub(super) struct TextSources<'a> {
     pub env: Env<'a>,
     pub keyring: &'a dyn Fn(&str) -> Result<String, keyring::Error>,
     /// The value of a name in `[secrets]`, and of a path in it. `None`: there is no such name.
-    pub secret: &'a dyn Fn(&str, Option<&str>) -> Option<Result<String, String>>,
+    pub secret: &'a FindSecret<'a>,
 }
 
 /// Refuses to run programs.

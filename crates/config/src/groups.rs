@@ -125,7 +125,7 @@ pub struct GatewaySettings {
     /// How many calls of servers' tools may be made in all: `"60/m"`, also per `s` and `h`, and with
     /// `burst 10` how many of them at once.
     pub rate: Option<Rate>,
-    /// How many calls of servers' tools each bearer token may make.
+    /// How many calls of servers' tools each bearer token may make, and each person who signs in.
     pub token_rate: Option<Rate>,
 }
 
@@ -300,7 +300,7 @@ pub struct Profile {
     /// How many calls of servers' tools all clients of the profile may make together: `"60/m"`,
     /// `"5/s burst 1"`.
     pub rate: Option<Rate>,
-    /// How many each bearer token of the profile may make, instead of `[gateway]`'s `token_rate`.
+    /// How many each bearer token and each person of the profile may make, instead of `[gateway]`'s `token_rate`.
     pub token_rate: Option<Rate>,
 }
 
@@ -329,8 +329,8 @@ pub struct PolicyRule {
     /// The lowest risk to which the policy applies.
     #[serde(default)]
     pub risk: Option<Risk>,
-    /// A jq filter over `{caller: {subject, name, issuer, claims, scopes, client, profile, token}, tool,
-    /// params}`: the policy applies to a call only if its result is neither `false`, `null` nor `[]`, or if it
+    /// A jq filter over `{caller: {subject, name, issuer, claims, scopes, client, profile, token, unattended},
+    /// tool, params}`: the policy applies to a call only if its result is neither `false`, `null` nor `[]`, or if it
     /// fails. Such a policy makes calls stricter, never laxer, and hides no tool.
     #[serde(default)]
     #[schemars(extend("format" = "jq-condition"), example = &".caller.claims.groups | index(\"finance\") | not")]

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    ApproveBy, Config, NewServers, OnLeak, Policy, Profile, ServerSettings, ToolOverride, Transport,
+    ApproveBy, AuthSettings, Config, NewServers, OnLeak, Policy, Profile, ServerSettings, ToolOverride,
+    Transport,
 };
 
 /// The minimum number of servers for which losing more than half of them is a loss. Losing all servers always
@@ -87,10 +88,13 @@ pub fn losses(old: &Config, new: &Config) -> Vec<String> {
 fn of_auth(old: &Config, new: &Config) -> Vec<String> {
     let (Some(before), after) = (&old.auth, &new.auth) else { return Vec::new() };
     let Some(after) = after else { return vec!["`[auth]`".into()] };
+    let has_introspection =
+        |auth: &AuthSettings| auth.issuers.iter().any(|issuer| issuer.introspection.is_some());
     let is_blocked = |subject: &String| after.blocked.contains(subject);
     let lost = [
         ("scopes", before.scopes.iter().any(|scope| !after.scopes.contains(scope))),
         ("blocked", !before.blocked.iter().all(is_blocked)),
+        ("introspection", has_introspection(before) && !has_introspection(after)),
         ("profile", before.sorts_people && !after.sorts_people),
     ];
     lost.iter().filter(|(_, is_lost)| *is_lost).map(|(key, _)| format!("`auth.{key}`")).collect()
@@ -103,7 +107,7 @@ fn of_profile(key: &str, before: &Profile, after: &Profile, lost: &mut Vec<Strin
         ("max_risk", before.max_risk.is_some(), after.max_risk.is_some()),
         ("tokens", !before.tokens.is_empty(), !after.tokens.is_empty()),
         ("claims", !before.claims.is_empty(), !after.claims.is_empty()),
-        ("scopes", !before.scopes.is_empty(), !after.scopes.is_empty()),
+        ("scopes", !before.scopes.is_empty(), before.scopes.iter().all(|scope| after.scopes.contains(scope))),
     ];
     for (limit, had, has) in limits {
         if had && !has {

@@ -88,6 +88,7 @@ pub(super) const AUTH: TableRules = TableRules {
     rows: &[
         (&OF_ISSUER, Needs("issuer"), "Move it to the issuer in [auth.issuers.NAME] that it belongs to."),
         (&["client_id", "client_secret"], Needs("introspection"), REMOVE),
+        (&["client_secret"], Needs("client_id"), BOTH),
     ],
 };
 
@@ -95,7 +96,10 @@ pub(super) const ISSUER: TableRules = TableRules {
     what: "an issuer",
     kinds: &[],
     missing: None,
-    rows: &[(&["client_id", "client_secret"], Needs("introspection"), REMOVE)],
+    rows: &[
+        (&["client_id", "client_secret"], Needs("introspection"), REMOVE),
+        (&["client_secret"], Needs("client_id"), BOTH),
+    ],
 };
 
 pub(super) const NOTIFY: TableRules = TableRules {

@@ -64,9 +64,11 @@ fn default_refresh() -> Duration {
     Duration::from_secs(3_600)
 }
 
+/// The last output of a program; locked while it runs.
+type OutputPlace = Arc<Mutex<Option<KnownOutput>>>;
+
 /// What is known of the programs that ran, by program and folder.
-static KNOWN: LazyLock<Mutex<HashMap<ProgramKey, Arc<Mutex<Option<KnownOutput>>>>>> =
-    LazyLock::new(Mutex::default);
+static KNOWN: LazyLock<Mutex<HashMap<ProgramKey, OutputPlace>>> = LazyLock::new(Mutex::default);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ProgramKey {
@@ -104,10 +106,8 @@ fn output(command: &SecretCommand, folder: &Path) -> Result<String, String> {
         known.entry(key).or_default().clone()
     };
     let mut known = place.lock();
-    if let Some(known) = &*known {
-        if !known.is_due(command) {
-            return known.output.clone();
-        }
+    if let Some(known) = known.as_ref().filter(|known| !known.is_due(command)) {
+        return known.output.clone();
     }
     let output = run(command, folder);
     *known = Some(KnownOutput { at: Instant::now(), output: output.clone() });

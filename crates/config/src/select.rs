@@ -297,17 +297,21 @@ fn too_long(filter: &str) -> SelectError {
     SelectError::Syntax(filter.into(), why)
 }
 
-/// Functions that a condition must not use, because they may never end: it runs in the gateway itself.
-const ENDLESS: [&str; 12] = [
+/// Functions that a condition must not use, because they may never end, or make a value of any size: it runs in the
+/// gateway itself.
+const ENDLESS: [&str; 15] = [
     "combinations",
     "def",
+    "getpath",
     "input",
     "inputs",
     "limit",
+    "nth",
     "range",
     "recurse",
     "recurse_down",
     "repeat",
+    "setpath",
     "skip",
     "until",
     "while",
@@ -318,16 +322,71 @@ const MAX_COMPILED: usize = 256;
 /// Checks that a text is a filter that ends soon on every value of a bounded size.
 pub fn check_condition(filter: &str) -> Result<(), SelectError> {
     compile(filter)?;
-    match words(filter).find(|word| ENDLESS.contains(word)) {
-        Some(word) => {
-            let why = format!("`{word}` is not for conditions, which have to end at once");
-            Err(SelectError::Syntax(filter.into(), why))
-        }
-        None => Ok(()),
+    let wrong = |why: String| Err(SelectError::Syntax(filter.into(), why));
+    let bare = without_names(filter);
+    if let Some(word) = words(&bare).find(|word| ENDLESS.contains(word)) {
+        return wrong(format!("`{word}` is not for conditions, which have to end at once"));
+    }
+    if bare.contains('*') {
+        return wrong("`*` is not for conditions, because it repeats texts; compare, add or divide".into());
+    }
+    let compared = ["==", "!=", "<=", ">="].iter().fold(bare, |text, sign| text.replace(sign, " "));
+    match compared.contains('=') {
+        true => wrong("a condition changes nothing: compare with `==`".into()),
+        false => Ok(()),
     }
 }
 
-/// Returns the words of a filter outside of plain strings.
+/// Returns a filter without its texts, comments, and the names of members after a dot: what is left is functions and
+/// signs. What is inserted into texts stays.
+fn without_names(filter: &str) -> String {
+    let mut left = String::new();
+    let mut chars = filter.chars().peekable();
+    // How many parentheses are open, for each text that they are inserted into.
+    let mut texts: Vec<usize> = Vec::new();
+    let mut in_text = false;
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' if in_text => {
+                if chars.next() == Some('(') {
+                    texts.push(0);
+                    in_text = false;
+                    left.push('(');
+                }
+            }
+            '"' if in_text => in_text = false,
+            _ if in_text => {}
+            '"' => {
+                in_text = true;
+                left.push(' ');
+            }
+            '#' => while chars.next_if(|c| *c != '\n').is_some() {},
+            '.' => {
+                left.push(' ');
+                while chars.next_if(|c| c.is_ascii_alphanumeric() || *c == '_').is_some() {}
+            }
+            '(' => {
+                texts.iter_mut().next_back().into_iter().for_each(|open| *open += 1);
+                left.push(c);
+            }
+            ')' => {
+                left.push(c);
+                match texts.last_mut() {
+                    Some(0) => {
+                        texts.pop();
+                        in_text = true;
+                    }
+                    Some(open) => *open -= 1,
+                    None => {}
+                }
+            }
+            _ => left.push(c),
+        }
+    }
+    left
+}
+
+/// Returns the words of a filter.
 fn words(filter: &str) -> impl Iterator<Item = &str> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     filter.split(move |c: char| !is_word(c)).filter(|word| !word.is_empty())
@@ -481,6 +540,44 @@ mod tests {
             (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
             (got, _) => panic!("{filter}: {got:?}"),
         }
+    }
+
+    #[test]
+    fn a_condition_ends_at_once_and_changes_nothing() {
+        let good = [
+            ".params.limit > 100",
+            ".params[\"range\"] == 3",
+            ".params.input and (.params.until | not)",
+            ".caller.claims.groups // [] | any(. == \"def while *\")",
+            "\"a\\(.params.skip)b\" != \"\" # = * def",
+            ".params.a + 1 >= .params.b / 2",
+            "[.params | .. | strings] | any(test(\"x\"))",
+        ];
+        for filter in good {
+            assert_eq!(check_condition(filter), Ok(()), "{filter}");
+        }
+        let bad = [
+            "def f: f; f",
+            "[range(10)] | length > 3",
+            "[limit(3; repeat(1))]",
+            ".params.a * .params.b > 3",
+            "\"\\(.a * 3)\" == \"\"",
+            ".params.a = 3",
+            ".params.a |= 3",
+            "setpath([3]; 1)",
+            "until(true; .)",
+        ];
+        for filter in bad {
+            let found = check_condition(filter);
+            assert!(
+                found.as_ref().is_err_and(|error| error.to_string().contains("condition")),
+                "{filter}: {found:?}"
+            );
+        }
+        assert!(check_condition(".a ==").is_err_and(|error| error.to_string().contains("jq filter")));
+        assert_eq!(condition(".params.count > 10", "{\"params\":{\"count\":11}}"), Ok(true));
+        assert_eq!(condition(".params.count > 10", "{\"params\":{\"count\":10}}"), Ok(false));
+        assert!(condition(".params.count | tonumber", "{\"params\":{\"count\":\"x\"}}").is_err());
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use nonet_api::status::AuditStatus;
 use nonet_base::text::clip;
-use nonet_config::{Config, Policy, Transport};
+use nonet_config::{Config, Transport};
 use nonet_parts::audit::{Audit, AuditEntry, AuditedCall, AuditedPerson, MaskRules, masked};
-use nonet_servers::{catalog::Tool, policy::PolicyVerdict};
+use nonet_servers::policy::PolicyVerdict;
 use nonet_text::{
     fault::{Fault, FaultCode},
     results::json_len,
@@ -175,6 +175,9 @@ impl Observing {
                 // A condition is about one call.
                 PolicyVerdict::Allow => {
                     match fault.details.as_ref().and_then(|details| details["rule"].as_str()) {
+                        Some(rule) if code == FaultCode::NeedsApproval => {
+                            (Some("approve"), Some(rule.into()))
+                        }
                         Some(rule) => (Some("deny"), Some(rule.into())),
                         None => (Some("allow"), None),
                     }
@@ -219,15 +222,5 @@ impl Observing {
     /// Returns the state of the audit log, if there is one.
     pub(super) fn audit_status(&self) -> Option<AuditStatus> {
         self.audit.as_ref().map(Audit::status)
-    }
-}
-
-/// Returns the verdict on a call that was made, and the configuration key behind the verdict.
-pub(super) fn verdict(tool: &Tool, is_approved: bool) -> (&'static str, Option<String>) {
-    let rule = Some(tool.policy_rule.clone()).filter(|rule| !rule.is_empty());
-    match (is_approved, tool.policy) {
-        (true, Policy::Approve) => ("approve", rule),
-        (true, _) => ("approve", Some(crate::gate::ALWAYS.into())),
-        (false, _) => ("allow", rule),
     }
 }

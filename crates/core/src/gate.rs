@@ -12,7 +12,7 @@ use nonet_api::{
     status::ServerState,
     tools::ToolState,
 };
-use nonet_auth::Person;
+use nonet_auth::opening::{self, Opening};
 use nonet_config::{ApproveBy, Category, Config, Globs, Profile, Risk};
 use nonet_servers::{
     catalog::{Catalog, CatalogView, EntryKind, GATEWAY, SKILLS, ServerEntry, Tool},
@@ -172,18 +172,22 @@ impl Gate {
         }
     }
 
-    /// Returns the key that shuts out the person for whom unattended calls are made. At other calls, their token
-    /// was checked.
+    /// Returns the key that shuts out the person for whom unattended calls are made: they would no longer get
+    /// this profile. At other calls, their token was checked.
     fn shut_out(&self) -> Option<&'static str> {
         let client = self.session.of_client();
         if !client.unattended || client.owner.person().is_none() {
             return None;
         }
-        let admits = |person: &Person| {
-            let auth = self.config().auth.as_ref();
-            auth.is_some_and(|auth| auth.still_admits(&person.issuer, &person.subject))
+        let (Some(auth), Some(person)) = (&self.config().auth, client.person.as_deref()) else {
+            return Some("auth");
         };
-        (!client.person.as_deref().is_some_and(admits)).then_some("auth.blocked")
+        if !auth.still_admits(&person.issuer, &person.subject) {
+            return Some("auth.blocked");
+        }
+        let profile = client.owner.profile();
+        let opening = opening::of(self.config(), auth, person, profile, None);
+        (opening != Opening::Profile(profile)).then_some("auth.profile")
     }
 
     /// Checks a prompt of a server, by the server's own name.

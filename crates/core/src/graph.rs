@@ -52,6 +52,7 @@ use super::{
 };
 use crate::apps::Apps;
 use nonet_state::{
+    conditions::Conditions,
     faults::error_of,
     grants::RunGrants,
     limit::Limit,
@@ -448,7 +449,10 @@ impl Apps {
         let may_wait_inside = |call: &PlannedCall| match call.kind {
             CallKind::App => true,
             CallKind::Tool => gate.tool(&call.name).is_ok_and(|tool| {
-                let asks = || matches!(gate.verdict(&tool), PolicyVerdict::Approve(_));
+                let asks = || {
+                    matches!(gate.verdict(&tool), PolicyVerdict::Approve(_))
+                        || !Conditions::of_tool(gate.config(), &tool).is_empty()
+                };
                 tool.kind == EntryKind::App || call.for_each.is_some() && asks()
             }),
             CallKind::Ask => false,

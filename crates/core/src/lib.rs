@@ -187,7 +187,7 @@ impl Gateway {
         let publisher = Publisher::new(own, cache, options.without_embedder, pins, vectors, servers.clone());
         let observing = Observing::new(&publisher, &store, clock.clone(), state.as_deref());
         let people = People::new(records.clone());
-        let mail = Mail::new(records.clone(), outward.clone(), life.clone());
+        let mail = Mail::new(records.clone(), people.clone(), outward.clone(), life.clone());
         let kept = KeptResults::new(store.clone(), jobs.clone(), selector);
         let approvals = Approvals::new(records.clone(), clock.clone(), &in_store);
         let asking = Asking::new(servers.clone(), approvals, cluster.clone());

@@ -25,6 +25,7 @@ impl Calls {
             tool: &tool.own,
             profile: caller.session.profile.as_deref(),
             token: caller.token.as_ref().map(|token| token.token),
+            person: caller.person.as_ref().map(|person| &*person.key),
         };
         let rates = self.rates.load_full();
         rates.take(&call, &*self.keeping.store).await.map_err(|exceeded| used_up(tool, &exceeded))

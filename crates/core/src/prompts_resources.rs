@@ -191,7 +191,7 @@ impl Calls {
             let question = format!("May the resource `{}` of `{server}` be read?", clip(&own, SHOWN_URI));
             let written = Value::Object(params.clone());
             let by = Gate::of(&self.publisher, &caller.session).approve_by(&server);
-            let asked = RequiredApproval { rule, written, own: Some(question), by };
+            let asked = RequiredApproval { rule, written, own: Some(question), by, is_of_call: false };
             match self.asking.approve(caller, tool, &params, asked).await? {
                 ApprovalOutcome::By(_) => {}
                 ApprovalOutcome::Unasked(unasked) => {
@@ -300,7 +300,8 @@ impl Calls {
         {
             let server = connection.name.clone();
             let verdict = gate.verdict_on_resource(&server, own, UriClaim::Linked);
-            let verdict = stricter(verdict, verdict_on_read(&gate, caller, &server, own));
+            let on_read = verdict_on_read(&gate, caller, ItemKind::Linked, (&server, own));
+            let verdict = stricter(verdict, on_read);
             return Ok((gate, server, own.into(), verdict));
         }
         let links = &caller.session.of_client().links;
@@ -314,7 +315,11 @@ impl Calls {
                 {
                     verdict = gate.verdict_on_resource(&server, &own, UriClaim::Linked);
                 }
-                let verdict = stricter(verdict, verdict_on_read(&gate, caller, &server, &own));
+                let kind = match claim {
+                    UriClaim::Named => ItemKind::Unlisted,
+                    UriClaim::Listed | UriClaim::Linked => ItemKind::Resource,
+                };
+                let verdict = stricter(verdict, verdict_on_read(&gate, caller, kind, (&server, &own)));
                 Ok((gate, server, own, verdict))
             }
             UriTarget::Ambiguous(uris) => Err(ErrorData::invalid_params(
@@ -476,6 +481,9 @@ impl Gate {
         };
         let of = (&*prompt.server, &*prompt.own);
         let on_use = self.verdict_on_use(caller, ItemKind::Prompt, of, arguments);
+        if let PolicyVerdict::Deny(rule) = &on_use {
+            return refused(format!("the rule `{rule}` of the configuration forbids this use of `{name}`"));
+        }
         match stricter(self.verdict_on_prompt(&prompt.server, &prompt.own), on_use) {
             PolicyVerdict::Allow => Ok(prompt),
             PolicyVerdict::Deny(_) => refused(format!("there is no prompt `{name}`")),
@@ -490,9 +498,9 @@ impl Gate {
 }
 
 /// Returns what conditions say about reading a resource.
-fn verdict_on_read(gate: &Gate, caller: &Caller, server: &str, own: &str) -> PolicyVerdict {
-    let params = Map::from_iter([("uri".to_string(), json!(own))]);
-    gate.verdict_on_use(caller, ItemKind::Resource, (server, own), &params)
+fn verdict_on_read(gate: &Gate, caller: &Caller, kind: ItemKind, of: (&str, &str)) -> PolicyVerdict {
+    let params = Map::from_iter([("uri".to_string(), json!(of.1))]);
+    gate.verdict_on_use(caller, kind, of, &params)
 }
 
 /// Returns the name of a prompt among tools.

@@ -15,10 +15,7 @@ use nonet_text::{
     secrets::without_secrets,
 };
 
-use super::{
-    auditing,
-    call::{CallInFlight, CallOutcome, OF_SESSIONS},
-};
+use super::call::{CallInFlight, CallOutcome, OF_SESSIONS};
 use crate::observing::Observing;
 use nonet_state::{
     feed::{CallContent, MOST_OF_CALL},
@@ -78,7 +75,7 @@ impl Observing {
                 server: Some(tool.server.clone()),
                 version: Some(tool.version.as_str().into()),
                 outcome: made.outcome.into(),
-                approver: made.approver,
+                approver: made.approved.as_ref().map(|approval| approval.by),
                 fault: made.error().and_then(|error| fault_words(error.code, error.message)),
                 bytes_out: Some(bytes_out),
                 gateway_us: micros(in_gateway),
@@ -108,8 +105,12 @@ impl Observing {
             if let Some(entry) = audited.entry() {
                 entry.tool = tool.full.clone();
                 entry.version = Some(tool.version.as_str().into());
-                let (verdict, rule) = auditing::verdict(tool, made.approver.is_some());
-                (entry.verdict, entry.rule, entry.approver) = (Some(verdict), rule, made.approver);
+                let (verdict, rule) = match &made.approved {
+                    Some(approval) => ("approve", Some(approval.rule.clone())),
+                    None => ("allow", Some(tool.policy_rule.clone()).filter(|rule| !rule.is_empty())),
+                };
+                (entry.verdict, entry.rule) = (Some(verdict), rule);
+                entry.approver = made.approved.as_ref().map(|approval| approval.by);
                 entry.bytes_out = Some(bytes_out);
                 entry.gateway_us = Some(micros(in_gateway));
                 entry.server_us = Some(micros(made.in_server));

@@ -200,7 +200,7 @@ impl Calls {
                     let name = format!("{server}/{}", prompt.name);
                     may_use(&gate, &name)?;
                     let given = arguments.arguments.map(|given| read_arguments(caller, &gate, &name, given));
-                    let params = given.as_ref().and_then(Value::as_object).cloned().unwrap_or_default();
+                    let params = prompt.arguments(given.clone());
                     let asked = (server.as_ref(), prompt.name);
                     let verdict = gate.verdict_on_use(caller, ItemKind::Prompt, asked, &params);
                     may_get(&gate, server, &prompt, verdict, approved)?;

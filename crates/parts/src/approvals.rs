@@ -8,6 +8,7 @@
 use std::{sync::Arc, time::Duration};
 
 use nonet_api::question::{ApprovalView, UserVerdict};
+use nonet_auth::Owner;
 use nonet_base::clock::{Clock, millis};
 use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, Records, StoreError};
 use serde::{Deserialize, Serialize};
@@ -131,7 +132,7 @@ impl WaitingApproval {
             subject: self.asked.subject.clone(),
             rule: self.asked.rule.clone(),
             client: self.asked.client.clone(),
-            profile: Some(self.record.owner.clone()).filter(|owner| !owner.is_empty()),
+            profile: Owner::of(&self.record.owner).profile().map(Into::into),
             for_session: self.asked.lasting,
             takes_answer: self.asked.takes_answer,
             left_s: self.left.as_secs(),

@@ -1,6 +1,6 @@
-//! Rates of calls: how many calls a gateway, a server, a tool, a profile and a token allow.
+//! Rates of calls: how many calls a gateway, a server, a tool, a profile, a token and a person allow.
 //!
-//! Each rule of the configuration has one limiter, so their number is bounded by the file. A call counts
+//! Each rule of the configuration has one limiter, and each person has one of the rule for tokens. A call counts
 //! against every rule that applies, from the narrowest to the widest; the first exhausted rule refuses the
 //! call.
 //!
@@ -16,10 +16,14 @@ use std::{
     time::Duration,
 };
 
+use dashmap::DashMap;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
 use nonet_api::status::RateStatus;
 use nonet_config::{BearerToken, Config, Rate};
 use nonet_store::{RateOutcome, SharedRate, Store};
+
+/// How many people's limiters are kept. Beyond that, all begin anew.
+const MAX_PEOPLE: usize = 20_000;
 
 /// A rule with its limiter.
 #[derive(Debug)]
@@ -41,6 +45,9 @@ struct ServerRates {
     tools: HashMap<String, Arc<Limit>>,
 }
 
+/// Limits by profile and person.
+type PeopleLimits = DashMap<(Option<String>, String), Arc<Limit>>;
+
 /// The rates of a configuration.
 #[derive(Debug, Default)]
 pub struct Rates {
@@ -48,6 +55,10 @@ pub struct Rates {
     servers: HashMap<String, ServerRates>,
     profiles: HashMap<String, Arc<Limit>>,
     tokens: HashMap<BearerToken, Arc<Limit>>,
+    /// The rule for each person, by profile, where people can sign in.
+    for_people: HashMap<Option<String>, (String, Rate)>,
+    /// By profile and person.
+    people: Arc<PeopleLimits>,
     is_empty: bool,
 }
 
@@ -60,8 +71,10 @@ pub struct RatedCall<'a> {
     pub tool: &'a str,
     /// The profile, if there is one.
     pub profile: Option<&'a str>,
-    /// The bearer token, if there is one.
+    /// The bearer token of the configuration, if there is one.
     pub token: Option<BearerToken>,
+    /// The key of the person who has signed in, if somebody has.
+    pub person: Option<&'a str>,
 }
 
 /// The rule that refuses a call.
@@ -163,8 +176,39 @@ impl Rates {
                 tokens.iter().map(of).collect::<Vec<_>>()
             })
             .collect();
-        let is_empty = gateway.is_none() && servers.is_empty() && profiles.is_empty() && tokens.is_empty();
-        Self { gateway, servers, profiles, tokens, is_empty }
+        let own = config.profiles.iter().filter_map(|(name, profile)| {
+            let own = profile.token_rate.map(|rate| (format!("profiles.{name}.token_rate"), rate));
+            Some((Some(name.clone()), own.or_else(|| of_all.clone())?))
+        });
+        let all = of_all.clone().map(|rule| (None, rule));
+        let for_people: HashMap<_, _> =
+            if config.auth.is_some() { own.chain(all).collect() } else { HashMap::new() };
+        let people = before.people.clone();
+        let is_empty = gateway.is_none()
+            && servers.is_empty()
+            && profiles.is_empty()
+            && tokens.is_empty()
+            && for_people.is_empty();
+        Self { gateway, servers, profiles, tokens, for_people, people, is_empty }
+    }
+
+    /// Returns the limit of a person under a profile, with its current use.
+    fn of_person(&self, profile: Option<&str>, person: &str) -> Option<Arc<Limit>> {
+        if self.for_people.is_empty() {
+            return None;
+        }
+        let key = (profile.map(String::from), person.to_owned());
+        let (rule, rate) = self.for_people.get(&key.0)?;
+        if self.people.len() >= MAX_PEOPLE && !self.people.contains_key(&key) {
+            self.people.clear();
+        }
+        let mut kept = self
+            .people
+            .entry(key)
+            .or_insert_with(|| Limit::new(rule.clone(), *rate, Some(person.into()), None));
+        let limit = Limit::new(rule.clone(), *rate, Some(person.into()), Some(&kept));
+        *kept = limit.clone();
+        Some(limit)
     }
 
     /// Counts a call against every rule that applies, in the store if replicas share one.
@@ -196,19 +240,20 @@ impl Rates {
     }
 
     /// Returns the rules that apply to a call, the narrowest first.
-    fn about(&self, call: &RatedCall<'_>) -> Vec<&Limit> {
+    fn about(&self, call: &RatedCall<'_>) -> Vec<Arc<Limit>> {
         if self.is_empty {
             return Vec::new();
         }
         let server = self.servers.get(call.server);
+        let person = call.person.and_then(|person| self.of_person(call.profile, person));
         let limits = [
             server.and_then(|server| server.tools.get(call.tool)),
-            call.token.and_then(|token| self.tokens.get(&token)),
+            call.token.and_then(|token| self.tokens.get(&token)).or(person.as_ref()),
             server.and_then(|server| server.all.as_ref()),
             call.profile.and_then(|profile| self.profiles.get(profile)),
             self.gateway.as_ref(),
         ];
-        limits.into_iter().flatten().map(|limit| &**limit).collect()
+        limits.into_iter().flatten().cloned().collect()
     }
 
     /// Returns the rules that may apply to a caller, in order of their keys. `sees` says which servers the
@@ -255,7 +300,8 @@ mod tests {
         loaded.config
     }
 
-    const CALL: RatedCall<'_> = RatedCall { server: "shop", tool: "buy", profile: None, token: None };
+    const CALL: RatedCall<'_> =
+        RatedCall { server: "shop", tool: "buy", profile: None, token: None, person: None };
 
     /// Counts a call without shared rates.
     fn take(rates: &Rates, call: &RatedCall<'_>) -> Result<(), RateExceeded> {
@@ -309,6 +355,17 @@ mod tests {
         assert_eq!(by("TWO"), (2, Some("gateway.token_rate".into())));
         assert_eq!(by("THREE"), (1, Some("profiles.reader.token_rate".into())));
         assert_eq!(by("FOUR"), (2, Some("gateway.token_rate".into())));
+        // A person counts like a token, if people sign in.
+        let with_people = format!(
+            "[auth]\nissuer = 'https://id'\n{}",
+            text.replace("[gateway]\n", "[gateway]\npublic_url = 'https://mcp.example.com'\n")
+        );
+        let rates = Rates::new(&config(&with_people), &Rates::default());
+        let of = |profile, person| through(&rates, RatedCall { profile, person: Some(person), ..CALL });
+        assert_eq!(of(None, "ann"), (2, Some("gateway.token_rate".into())));
+        assert_eq!(of(None, "ann"), (0, Some("gateway.token_rate".into())));
+        assert_eq!(of(None, "bob"), (2, Some("gateway.token_rate".into())));
+        assert_eq!(of(Some("reader"), "ann"), (1, Some("profiles.reader.token_rate".into())));
         assert_eq!(by("NONE"), (20, None));
     }
 

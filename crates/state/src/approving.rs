@@ -48,7 +48,10 @@ impl Asking {
             question: unasked.message.clone(),
             subject: tool.full.to_string(),
             rule: unasked.rule.clone(),
-            client: caller.client.to_string(),
+            client: match &caller.person {
+                Some(person) => format!("{} ({})", caller.client, person.name),
+                None => caller.client.to_string(),
+            },
             lasting: unasked.lasting,
             ..ApprovalQuestion::default()
         };

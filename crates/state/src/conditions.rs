@@ -87,15 +87,18 @@ impl ConditionInput {
     /// Returns the input for a call of this name, in full.
     pub fn new(caller: &Caller, name: &str, params: &Map<String, Value>) -> Self {
         let person = caller.person.as_deref();
+        // Of calls that run without anybody, nobody knows with which token they would be made.
+        let with_token = person.filter(|_| !caller.session.of_client().unattended);
         let who = json!({
             "subject": person.map(|person| &person.subject),
             "name": person.map(|person| &person.name),
             "issuer": person.map(|person| &person.issuer),
             "claims": person.map(|person| &person.claims),
-            "scopes": person.map(|person| &person.scopes),
-            "client": person.and_then(|person| person.client.as_ref()),
+            "scopes": with_token.map(|person| &person.scopes),
+            "client": with_token.and_then(|person| person.client.as_ref()),
             "profile": caller.session.profile,
             "token": caller.token.as_ref().map(|token| &token.place),
+            "unattended": caller.session.of_client().unattended,
         });
         Self(json!({ "caller": who, "tool": name, "params": params }).to_string())
     }

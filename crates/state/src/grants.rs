@@ -70,6 +70,8 @@ pub struct RequiredApproval {
     pub own: Option<String>,
     /// Whose answer counts.
     pub by: ApproveBy,
+    /// Whether the rule is about this very call, so that no answer counts for the rest of the session.
+    pub is_of_call: bool,
 }
 
 /// Builds the fault for a call that the user did not allow.

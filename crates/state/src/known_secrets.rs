@@ -49,6 +49,9 @@ pub fn secret_values(config: &Config, connections: &Connections) -> Vec<(Arc<str
             .filter_map(|url| Some(url.expose().split_once("://")?.1.split_once('/')?.1.to_owned()));
         all.extend(paths.map(|value| (of_nonet.clone(), value)));
     }
+    let of_issuers = config.auth.iter().flat_map(|auth| &auth.issuers);
+    let of_issuers = of_issuers.filter_map(|issuer| issuer.client_secret.as_ref());
+    all.extend(of_issuers.map(|secret| (of_nonet.clone(), secret.expose().to_owned())));
     let audit_key = config.audit.as_ref().and_then(|audit| audit.key.as_ref());
     all.extend(audit_key.map(|key| (of_nonet.clone(), key.expose().to_owned())));
     if let Some(cluster) = &config.cluster {

@@ -14,6 +14,7 @@ use std::{
 };
 
 use nonet_api::notice::Notice;
+use nonet_auth::Owner;
 use nonet_base::json::set_member;
 use nonet_store::{Agenda, NewRecord, Record, RecordKind, RecordQuota, Records, StoreError};
 use nonet_text::results::CallResult;
@@ -25,6 +26,7 @@ use self::unwritten::WriteBacklog;
 use crate::{
     mailbox::Letter,
     outward::NoticeDelivery,
+    people::People,
     servers::Lifetime,
     session::{Caller, Session},
 };
@@ -45,6 +47,7 @@ const LOST: &str = "lost";
 pub struct Mail {
     records: Arc<Records>,
     /// Sends notices to people.
+    people: Arc<People>,
     outward: NoticeDelivery,
     life: Lifetime,
     /// The owners of notices that no gateway holds.
@@ -105,10 +108,16 @@ enum WriteJob {
 
 impl Mail {
     /// Creates the mail of a gateway, with nothing in it.
-    pub fn new(records: Arc<Records>, outward: NoticeDelivery, life: Lifetime) -> Arc<Self> {
+    pub fn new(
+        records: Arc<Records>,
+        people: Arc<People>,
+        outward: NoticeDelivery,
+        life: Lifetime,
+    ) -> Arc<Self> {
         let (waiting, known, writer) = (Mutex::default(), OnceCell::new(), OnceLock::new());
         Arc::new(Self {
             records,
+            people,
             outward,
             life,
             waiting,
@@ -170,16 +179,20 @@ impl Mail {
         }
     }
 
-    /// Sends a notice to people too, with the profile of its owner.
+    /// Sends a notice to people too, with the profile and the person of its owner.
     pub fn tell_people(&self, owner: &str, notice: &Value) {
-        match owner {
-            "" => self.outward.tell(notice),
-            profile => {
-                let mut notice = notice.clone();
-                set_member(&mut notice, "profile", profile);
-                self.outward.tell(&notice);
-            }
+        if owner.is_empty() {
+            return self.outward.tell(notice);
         }
+        let (owner, mut notice) = (Owner::of(owner), notice.clone());
+        if let Some(profile) = owner.profile() {
+            set_member(&mut notice, "profile", profile);
+        }
+        if let Some(key) = owner.person() {
+            let name = self.people.name(&owner);
+            set_member(&mut notice, "person", name.as_deref().unwrap_or(key));
+        }
+        self.outward.tell(&notice);
     }
 
     /// Follows the notices of a session, and those of its owner that go to any session.
@@ -384,7 +397,12 @@ mod tests {
     fn mail(folder: &tempfile::TempDir) -> Arc<Mail> {
         let retention = Retention { bytes: 1 << 20, age: Duration::MAX };
         let store = GatewayStore::in_files(Some(folder.path().into()), retention, Clock::default(), "");
-        Mail::new(store.records, NoticeDelivery::closed(), Lifetime::default())
+        Mail::new(
+            store.records.clone(),
+            People::new(store.records),
+            NoticeDelivery::closed(),
+            Lifetime::default(),
+        )
     }
 
     fn session(mail: &Arc<Mail>, profile: Option<&str>) -> Arc<Session> {

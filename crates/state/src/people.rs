@@ -1,7 +1,10 @@
 //! The people who have signed in: how their tokens last described them, for calls that run without them, and
 //! for the names that others read.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use dashmap::DashMap;
 use nonet_auth::{Owner, Person};
@@ -10,14 +13,22 @@ use nonet_store::{NewRecord, RecordKind, RecordQuota, Records, StoreError};
 /// How many people and profiles are kept. Beyond that, those go whose tokens have said nothing new for the
 /// longest time.
 const MAX_KEPT: usize = 10_000;
-/// How many are in memory.
-const MAX_HELD: usize = 2_000;
+/// How often the description of a person is written at most.
+const WRITE: Duration = Duration::from_secs(60);
 
 /// The people who have signed in, under each of their profiles.
+#[derive(Debug)]
 pub struct People {
     records: Arc<Records>,
     /// As last seen in this process, by owner.
-    seen: DashMap<Owner, Arc<Person>>,
+    seen: DashMap<Owner, SeenPerson>,
+}
+
+#[derive(Debug)]
+struct SeenPerson {
+    person: Arc<Person>,
+    /// When their description was written last. Several clients of a person may describe them in turns.
+    written: Option<Instant>,
 }
 
 impl People {
@@ -28,16 +39,21 @@ impl People {
 
     /// Notes how a token describes a person. Written only if it says anything new.
     pub fn sees(self: &Arc<Self>, owner: &Owner, person: &Arc<Person>) {
-        let before = self.seen.get(owner).map(|before| before.clone());
-        if before.as_ref().is_some_and(|before| Arc::ptr_eq(before, person)) {
+        if self.seen.get(owner).is_some_and(|seen| Arc::ptr_eq(&seen.person, person)) {
             return;
         }
-        if self.seen.len() >= MAX_HELD && before.is_none() {
+        if self.seen.len() >= MAX_KEPT && !self.seen.contains_key(owner) {
             self.seen.clear();
         }
-        self.seen.insert(owner.clone(), person.clone());
-        if before.is_some_and(|before| before.says_the_same(person)) {
-            return;
+        {
+            let new = || SeenPerson { person: person.clone(), written: None };
+            let mut seen = self.seen.entry(owner.clone()).or_insert_with(new);
+            let is_news = seen.written.is_none() || !seen.person.says_the_same(person);
+            seen.person = person.clone();
+            if !is_news || seen.written.is_some_and(|at| at.elapsed() < WRITE) {
+                return;
+            }
+            seen.written = Some(Instant::now());
         }
         let (people, owner, person) = (self.clone(), owner.clone(), person.clone());
         tokio::spawn(async move {
@@ -62,16 +78,19 @@ impl People {
     /// is known of them any more.
     pub async fn of(&self, owner: &Owner) -> Option<Arc<Person>> {
         owner.person()?;
-        if let Some(person) = self.seen.get(owner) {
-            return Some(person.clone());
-        }
+        // Another gateway may have seen them later.
         match self.read(owner).await {
-            Ok(person) => person.map(Arc::new),
+            Ok(Some(person)) => Some(Arc::new(person)),
+            Ok(None) => self.last_seen(owner),
             Err(error) => {
                 tracing::warn!(%error, "a person cannot be looked up");
-                None
+                self.last_seen(owner)
             }
         }
+    }
+
+    fn last_seen(&self, owner: &Owner) -> Option<Arc<Person>> {
+        self.seen.get(owner).map(|seen| seen.person.clone())
     }
 
     async fn read(&self, owner: &Owner) -> Result<Option<Person>, StoreError> {
@@ -82,7 +101,7 @@ impl People {
     /// Returns the name of an owner's person, if they were seen in this process.
     pub fn name(&self, owner: &Owner) -> Option<Arc<str>> {
         owner.person()?;
-        self.seen.get(owner).map(|person| person.name.clone())
+        self.seen.get(owner).map(|seen| seen.person.name.clone())
     }
 
     /// Returns the owners who were described last, at most this many.

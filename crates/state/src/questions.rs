@@ -196,7 +196,7 @@ impl Questions {
         asked: RequiredApproval,
     ) -> Result<ApprovalOutcome, Fault> {
         let approval = Approval::of(caller, tool, params);
-        let (by, is_single) = (asked.by, asked.own.is_some());
+        let (by, is_single) = (asked.by, asked.own.is_some() || asked.is_of_call);
         let is_remembered = |hash: &str| caller.session.approves(&tool.full, hash);
         if caller.lasting
             && !is_single

@@ -147,7 +147,8 @@ mod tests {
         let retention = Retention { bytes: 0, age: std::time::Duration::ZERO };
         let store = GatewayStore::in_files(None, retention, Clock::default(), "");
         let people = People::new(store.records.clone());
-        let mail = mail::Mail::new(store.records, NoticeDelivery::closed(), Lifetime::default());
+        let mail =
+            mail::Mail::new(store.records, people.clone(), NoticeDelivery::closed(), Lifetime::default());
         let around = Arc::new(ConnectionContext::without_guard());
         let config = nonet_config::parse("", Path::new("f"), ValueSources::NONE).expect("it is usable");
         let servers = Servers::new(config.config, around, Default::default(), Lifetime::default());

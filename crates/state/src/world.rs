@@ -146,6 +146,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<Cow<'static, str>> {
         && before.keep_results_bytes == after.keep_results_bytes;
     let allowed =
         before.allowed_hosts == after.allowed_hosts && before.allowed_origins == after.allowed_origins;
+    let is_public_same = before.public_url == after.public_url;
     let settings = [
         ("[embedder]", old.embedder == new.embedder),
         ("[audit]", old.audit == new.audit),
@@ -153,6 +154,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<Cow<'static, str>> {
         ("gateway.learn", before.learn == after.learn),
         ("gateway.keep_results_*", kept),
         ("gateway.allowed_*", allowed),
+        ("gateway.public_url", is_public_same),
     ];
     settings.into_iter().filter(|(_, same)| !same).map(|(setting, _)| setting.into()).collect()
 }

@@ -110,7 +110,7 @@ impl TokenIssuer {
     ///
     /// If there is no free port.
     pub fn start(keys: &[&TokenKey]) -> Self {
-        let (sender, started) = mpsc::channel();
+        let (sender, started) = mpsc::sync_channel(1);
         let (stop, stopped) = oneshot::channel::<()>();
         let answers = Arc::new(Answers::default());
         let router = Router::new().fallback(answer).with_state(answers.clone());

@@ -78,9 +78,11 @@ impl PrivateHosts {
         }
     }
 
-    /// Allows the host of an address that the user has named.
+    /// Allows the host of an address that the user has named, wherever its name leads.
     pub fn allow(&self, url: &str) {
-        self.0.name(url);
+        if let Some(host) = host(url) {
+            self.0.own.write().insert(host);
+        }
     }
 
     /// Checks an address before a request is sent. A host name is checked again after it is resolved.

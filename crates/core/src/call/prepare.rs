@@ -9,7 +9,7 @@ use nonet_parts::kept;
 use nonet_schema::Schema;
 use nonet_servers::{
     catalog::{GATEWAY, SKILLS, Tool},
-    policy::PolicyVerdict,
+    policy::{ItemKind, PolicyVerdict},
 };
 use nonet_state::{
     conditions::{ConditionInput, Conditions, stricter},
@@ -43,14 +43,22 @@ pub(crate) struct PreparedCall {
     pub params: Map<String, Value>,
     /// Repairs made to the params, and params unknown to the tool.
     pub repaired: Vec<String>,
-    /// Who approved the call, if approval was required.
-    pub approver: Option<Approver>,
+    /// Who approved the call, and the rule that required it.
+    pub approved: Option<Approval>,
     /// Whether the rates have counted the call.
     pub is_rated: bool,
     /// The filter for the result.
     pub select: Option<String>,
     /// Whether the filter is part of the params, because a kept result is read.
     pub has_page: bool,
+}
+
+/// An approval that a call has.
+#[derive(Debug)]
+pub(crate) struct Approval {
+    pub by: Approver,
+    /// The rule that required it.
+    pub rule: String,
 }
 
 /// Why a call was not prepared.
@@ -81,7 +89,8 @@ impl Calls {
             return Box::pin(self.prepare_held(caller, tool, written, filled)).await;
         }
         let (verdict, conditions) = (gate.verdict(&tool), Conditions::of_tool(gate.config(), &tool));
-        let may_ask = matches!(verdict, PolicyVerdict::Approve(_)) || !conditions.is_empty();
+        let may_ask =
+            matches!(verdict, PolicyVerdict::Approve(_)) || !conditions.is_empty() || tool.of.is_some();
         let as_written = may_ask.then(|| written.clone());
         let (mut params, mut notes) = match filled {
             Some(filled) => in_text(&tool.schema, filled),
@@ -100,13 +109,21 @@ impl Calls {
         };
         let mut reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
         reading.repaired.splice(0..0, notes);
-        let verdict = match conditions.is_empty() {
-            true => verdict,
-            false => {
-                let input = ConditionInput::new(caller, &tool.full, &reading.params);
-                stricter(verdict, conditions.verdict(input).await)
-            }
+        let on_call = match conditions.is_empty() {
+            true => PolicyVerdict::Allow,
+            false => conditions.verdict(ConditionInput::new(caller, &tool.full, &reading.params)).await,
         };
+        // A prompt is also what policies about its server select.
+        let on_call = match &tool.of {
+            Some(server) => {
+                let of = (&**server, tool.name_at_server());
+                stricter(on_call, gate.verdict_on_use(caller, ItemKind::Prompt, of, &reading.params))
+            }
+            None => on_call,
+        };
+        // An answer about one call is none about another.
+        let is_of_call = on_call != PolicyVerdict::Allow;
+        let verdict = stricter(verdict, on_call);
         let asked = match (verdict, as_written) {
             (PolicyVerdict::Deny(rule), _) => {
                 let fault = may_not_be_used(&tool.full, &rule);
@@ -115,12 +132,13 @@ impl Calls {
             (PolicyVerdict::Approve(rule), _)
                 if caller.session.app.is_some() || caller.session.unattended =>
             {
-                return Err(needs_user(&tool.full, &rule).into());
+                let fault = needs_user(&tool.full, &rule);
+                return Err(if is_of_call { fault.details(json!({ "rule": rule })) } else { fault }.into());
             }
             (PolicyVerdict::Approve(rule), Some(written)) => Some((rule, written)),
             _ => None,
         };
-        let mut approver = None;
+        let mut approved = None;
         let is_rated = asked.is_some() && caller.run.is_none();
         if let Some((rule, written)) = asked {
             // The user is not asked about a call that would be refused.
@@ -134,14 +152,21 @@ impl Calls {
                 self.take_rate(caller, &tool).await?;
             }
             let own = builtin::question(&*self.gateway()?, caller, &tool, &reading.params).transpose()?;
-            let asked = RequiredApproval { rule, written, own, by };
-            approver = match Box::pin(self.asking.approve(caller, &tool, &reading.params, asked)).await? {
-                ApprovalOutcome::By(approver) => Some(approver),
+            let required = rule.clone();
+            let asked = RequiredApproval { rule, written, own, by, is_of_call };
+            approved = match Box::pin(self.asking.approve(caller, &tool, &reading.params, asked)).await? {
+                ApprovalOutcome::By(by) => Some(Approval { by, rule: required }),
                 ApprovalOutcome::Unasked(unasked) => return Err(PrepareError::Asks(unasked)),
             };
             // The user may have taken minutes; the configuration and the tool may have changed since.
             gate = Gate::of(&self.publisher, &caller.session);
             still_the_same(&gate, &tool)?;
+            let input = ConditionInput::new(caller, &tool.full, &reading.params);
+            if let PolicyVerdict::Deny(rule) = Conditions::of_tool(gate.config(), &tool).verdict(input).await
+            {
+                let fault = may_not_be_used(&tool.full, &rule);
+                return Err(fault.details(json!({ "rule": rule })).into());
+            }
         }
         let mut repaired = reading.repaired;
         if !repaired.is_empty() {
@@ -153,7 +178,7 @@ impl Calls {
             tool,
             params: reading.params,
             repaired,
-            approver,
+            approved,
             is_rated,
             select: None,
             has_page: false,

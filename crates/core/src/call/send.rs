@@ -6,7 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nonet_api::question::Approver;
 use nonet_base::text::clip;
 use nonet_parts::{figures::CallFailure, trace::Span};
 use nonet_servers::{
@@ -22,7 +21,7 @@ use rmcp::model::ErrorData;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::PreparedCall;
+use super::{PreparedCall, prepare::Approval};
 use crate::{calls::Calls, inspect::ContentInTransit};
 
 /// How long a call waits for a server that is starting or reconnecting.
@@ -52,8 +51,8 @@ pub(crate) struct CallOutcome {
     pub fault: Option<String>,
     /// The server's own error, if it refused the call.
     pub refusal: Option<Box<ErrorData>>,
-    /// Who approved the call, if approval was required.
-    pub approver: Option<Approver>,
+    /// Who approved the call, and the rule that required it.
+    pub approved: Option<Approval>,
 }
 
 impl CallOutcome {
@@ -89,13 +88,13 @@ impl Calls {
     pub(super) async fn invoke(
         self: &Arc<Self>,
         caller: &Caller,
-        prepared: PreparedCall,
+        mut prepared: PreparedCall,
         sending: Sending,
         call: &Span,
     ) -> CallOutcome {
-        let approver = prepared.approver;
+        let approved = prepared.approved.take();
         let made = self.invoke_tool(caller, prepared, sending, call).await;
-        CallOutcome { approver, ..made }
+        CallOutcome { approved, ..made }
     }
 
     async fn invoke_tool(
@@ -153,7 +152,7 @@ impl Calls {
                     counts: true,
                     fault: None,
                     refusal: None,
-                    approver: None,
+                    approved: None,
                 }
             }
             Err(FailedCall { fault, reached }) => CallOutcome {
@@ -163,7 +162,7 @@ impl Calls {
                 counts: reached,
                 fault: Some(fault.message),
                 refusal: fault.refusal,
-                approver: None,
+                approved: None,
             },
         }
     }

@@ -101,7 +101,7 @@ impl ApprovalRequest {
         params: &Map<String, Value>,
         asked: RequiredApproval,
     ) -> Self {
-        let RequiredApproval { rule, written, own, by } = asked;
+        let RequiredApproval { rule, written, own, by, is_of_call } = asked;
         let is_single = own.is_some();
         let (message, brief) = match own {
             Some(own) => (escaped(&own).into_owned(), escaped(&own).into_owned()),
@@ -115,7 +115,7 @@ impl ApprovalRequest {
         };
         let written = if written.is_null() { json!({}) } else { written };
         // Only a lasting session can remember the choice.
-        let lasting = caller.lasting && !is_single;
+        let lasting = caller.lasting && !is_single && !is_of_call;
         Self { approval, message, brief, rule, written, lasting, by, fault: None, is_single }
     }
 

@@ -100,6 +100,7 @@ async fn an_approval_is_for_one_call_of_one_owner() {
             written: json!(params),
             own: None,
             by: ApproveBy::Chat,
+            is_of_call: false,
         };
         match questions.approve(caller, tool, params, asked).await? {
             ApprovalOutcome::By(_) => Ok(()),
