@@ -297,7 +297,7 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
             if signal::is_stop(code) {
                 return Ok(code);
             }
-            match doctor::run(offers, &file, doctor::OfferMode::here(yes)).await? {
+            match Box::pin(doctor::run(offers, &file, doctor::OfferMode::here(yes))).await? {
                 true => Box::pin(doctor::again(&found, verbose)).await,
                 false => Ok(code),
             }
