@@ -122,7 +122,16 @@ impl Door {
         }
         let id = headers::session_id(&parts.headers).ok_or_else(no_session_id)?;
         // Nobody ends another's session, nor learns from the answer that there is one.
-        if self.session(parts).await.is_ok() {
+        let here = self.sessions.get(id).map(|session| session.clone());
+        let is_theirs = match here {
+            Some(session) => is_of(session.handler.session.owner.person(), &parts.extensions),
+            // Its record says whose it is.
+            None if self.carried.is_some() && self.gateway.servers.config().auth.is_some() => {
+                Box::pin(self.session_elsewhere(id, parts)).await.is_ok()
+            }
+            None => true,
+        };
+        if is_theirs {
             self.end_session(id).await;
         }
         // Some clients take a 202 for a failure here.

@@ -371,13 +371,18 @@ impl Doors {
         headers: &HeaderMap,
         beside: &PeerIdentity,
     ) -> Result<(Arc<Config>, Arc<Door>, Access), AccessDenied> {
-        let mut open = self.open.lock();
-        // Read under the lock, so that a door closed by `close` is not reopened by an older configuration.
-        let config = self.gateway.servers.config();
-        if !is_open_only_where_wanted(&config, self.address) {
-            return Err(AccessDenied::NoToken(access::TokenKind::OfFile));
-        }
-        let access = access::access(&config, headers, beside, named, self.default.as_deref())?;
+        let (config, access, mut open) = loop {
+            let config = self.gateway.servers.config();
+            if !is_open_only_where_wanted(&config, self.address) {
+                return Err(AccessDenied::NoToken(access::TokenKind::OfFile));
+            }
+            let access = access::access(&config, headers, beside, named, self.default.as_deref())?;
+            let open = self.open.lock();
+            // So that a door closed by `close` is not reopened by an older configuration.
+            if Arc::ptr_eq(&config, &self.gateway.servers.config()) {
+                break (config, access, open);
+            }
+        };
         let door = match open.get(&access.profile) {
             Some(door) => door.clone(),
             None => {

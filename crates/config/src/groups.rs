@@ -333,7 +333,7 @@ pub struct PolicyRule {
     /// tool, params}`: the policy applies to a call only if its result is neither `false`, `null` nor `[]`, or if it
     /// fails. Such a policy makes calls stricter, never laxer, and hides no tool.
     #[serde(default)]
-    #[schemars(extend("format" = "jq-condition"), example = &".caller.claims.groups | index(\"finance\") | not")]
+    #[schemars(extend("format" = "jq-condition"), example = &".caller.claims.groups // [] | any(. == \"finance\") | not")]
     pub when: Option<String>,
     /// What happens.
     pub policy: Policy,
