@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::{
     client::command,
     setup::{PATIENCE, Setup, eventually},
-    web::{Reply, Site, WebClient, http, modern_as},
+    tokens::{INITIALIZE, knock, message},
+    web::{Site, WebClient, http, modern_as},
 };
 
 /// The address at which clients would reach the gateway.
@@ -49,19 +50,6 @@ impl Company {
 fn shop() -> Setup {
     let wait = json!({ "name": "wait", "on": { "delay_ms": 4_000, "text": "waited" } });
     Setup::new().server("shop", json!({ "tools": [{ "name": "buy" }, { "name": "look" }, wait] }))
-}
-
-const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
-
-fn knock(site: &Site, path: &str, token: &str) -> Reply {
-    let authorization = format!("Bearer {token}");
-    let headers = Vec::from_iter((!token.is_empty()).then_some(("authorization", authorization.as_str())));
-    http(&site.address, "POST", path, &headers, INITIALIZE)
-}
-
-fn message(reply: &Reply) -> String {
-    let answer: Value = serde_json::from_str(&reply.body).unwrap_or_else(|_| panic!("no JSON: {reply:?}"));
-    answer["error"]["message"].as_str().expect("a message").into()
 }
 
 #[test]

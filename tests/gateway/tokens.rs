@@ -37,16 +37,17 @@ fn guarded() -> Site {
     setup().gateway(&format!("tokens = ['{OWNER}']")).toml(&(reader() + &writer() + plain)).serve_program()
 }
 
-const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
+pub const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
 
 /// Performs the handshake and returns the reply.
-fn knock(site: &Site, path: &str, token: &str) -> Reply {
+pub fn knock(site: &Site, path: &str, token: &str) -> Reply {
     let authorization = format!("Bearer {token}");
     let headers = Vec::from_iter((!token.is_empty()).then_some(("authorization", authorization.as_str())));
     http(&site.address, "POST", path, &headers, INITIALIZE)
 }
 
-fn message(reply: &Reply) -> String {
+/// Returns the message of a refusal.
+pub fn message(reply: &Reply) -> String {
     let answer: Value = serde_json::from_str(&reply.body).unwrap_or_else(|_| panic!("no JSON: {reply:?}"));
     assert_eq!((&answer["jsonrpc"], &answer["error"]["code"]), (&json!("2.0"), &json!(-32000)), "{reply:?}");
     answer["error"]["message"].as_str().expect("a message").into()
