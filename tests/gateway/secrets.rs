@@ -222,6 +222,13 @@ fn a_secret_that_a_program_prints_reaches_its_server_and_a_new_one_is_taken() {
         fs::write(setup.path("store.json"), text).expect("written");
     };
     write("first-0123456789");
+    setup.write();
+    // A reference is no secret that should be elsewhere.
+    let (code, said) = run(&setup, &["check"], "");
+    assert!(code == Some(0) && !said.contains("warning"), "{said}");
+    let (_, said) = run(&setup, &["secret", "move", "--dry-run"], "");
+    assert!(!said.contains("SHOP_KEY"), "{said}");
+    fs::remove_file(setup.path("runs")).expect("it ran");
     let runs = setup.path("runs");
     let again = setup.path("store.json");
     let mut client = setup.start_program();

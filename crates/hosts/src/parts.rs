@@ -21,6 +21,8 @@ pub(super) enum TextPart {
     },
     /// A secret in the keyring, as servers.toml names it.
     Keyring(String),
+    /// A secret that a program of servers.toml prints, as written after `${`: `NAME:path`.
+    Program(String),
     /// A value from elsewhere: a prompt, a file, a command.
     Asked {
         /// The host's id for it.
@@ -156,8 +158,7 @@ pub(super) fn own(text: &str) -> TextParts {
                 parts.push(TextPart::Variable { name: name.into(), default: default.map(Into::into) });
             }
             TextPiece::Keyring(name) => parts.push(TextPart::Keyring(name.into())),
-            // Only Nonet knows what it means.
-            TextPiece::Secret { name, path } => plain(&mut parts, &format!("${{{name}:{path}}}")),
+            TextPiece::Secret { name, path } => parts.push(TextPart::Program(format!("{name}:{path}"))),
         }
     }
     parts
@@ -225,6 +226,7 @@ mod tests {
             TextPart::Variable { name, default: None } => format!("<{name}>"),
             TextPart::Variable { name, default: Some(default) } => format!("<{name}|{default}>"),
             TextPart::Keyring(name) => format!("<!{name}>"),
+            TextPart::Program(place) => format!("<:{place}>"),
             TextPart::Asked { id, .. } => format!("<?{id}>"),
             TextPart::Secret { .. } => "<*>".into(),
         };

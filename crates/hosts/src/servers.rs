@@ -365,6 +365,7 @@ pub(super) fn written(parts: &TextParts, server: &str, file: &Path, names: &mut 
                 text.extend(["${", name, ":-", default, "}"])
             }
             TextPart::Keyring(name) => text.push_str(&Reference::Keyring(name.clone()).to_string()),
+            TextPart::Program(place) => text.extend(["${", place, "}"]),
             part => {
                 let Some(held) = held(part, file) else { continue };
                 match (part, names.name(server, held)) {

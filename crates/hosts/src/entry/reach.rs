@@ -128,7 +128,7 @@ impl<'a> EntryReader<'a> {
                 config::header_value(text).is_ok()
             }
             TextPart::Variable { name, .. } => is_variable_name(name),
-            TextPart::Asked { .. } | TextPart::Keyring(_) => true,
+            TextPart::Asked { .. } | TextPart::Keyring(_) | TextPart::Program(_) => true,
         };
         let value = value.filter(|parts| parts.iter().all(sendable));
         let why = match (config::header_name(name), value) {
