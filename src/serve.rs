@@ -6,6 +6,7 @@
 #![allow(deprecated)]
 
 mod access;
+mod browser;
 mod calls;
 mod carried;
 mod dispatch;
@@ -440,6 +441,7 @@ impl NonetServer {
         let person = person_of(&context.beside);
         if let Some(person) = person {
             self.gateway.sessions.people.sees(&self.session.owner, person);
+            self.gateway.servers.greet(person);
         }
         Caller {
             session: self.session.clone(),

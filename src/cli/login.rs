@@ -92,6 +92,7 @@ async fn sign_in(
         redirect_uri: callback.redirect_uri.clone(),
         scopes: &args.scopes,
         before,
+        people: None,
     };
     let late =
         |what: &str| SignInError::Failed(format!("{what} within {}", humantime::format_duration(limit)));

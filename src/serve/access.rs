@@ -99,7 +99,7 @@ impl Entrance {
 
     /// Returns the issuers of a configuration. Those of the last one stay, with what they know, unless `[auth]`
     /// has changed.
-    fn issuers(&self, config: &Arc<Config>, auth: &AuthSettings) -> Result<Arc<Issuers>, String> {
+    pub(super) fn issuers(&self, config: &Arc<Config>, auth: &AuthSettings) -> Result<Arc<Issuers>, String> {
         let mut known = self.issuers.lock();
         if let Some((of, issuers)) = &*known
             && (Arc::ptr_eq(of, config) || issuers.are_of(auth))
@@ -335,7 +335,7 @@ fn unknown(
 }
 
 /// Returns the bearer token of a request that has exactly one.
-fn only_bearer(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn only_bearer(headers: &HeaderMap) -> Option<&str> {
     let mut given = headers.get_all(AUTHORIZATION).iter();
     given.next().filter(|_| given.next().is_none()).and_then(bearer)
 }

@@ -18,21 +18,22 @@ use std::sync::{Arc, LazyLock};
 use axum::{
     Router,
     body::Body,
-    extract::{Path, Query, Request, State},
+    extract::{MatchedPath, Path, Query, Request, State},
     middleware::Next,
     response::Response,
     routing::{get, post},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
 use nonet_api::{
     fault::Reader,
     page::{
-        ConnectedClient, DecisionRequest, DefinitionSizes, ErrorAnswer, PageState, Readiness, SavingView,
-        TrustReport, TrustRequest,
+        ConnectedClient, DecisionRequest, DefinitionSizes, ErrorAnswer, PageRole, PageState, Readiness,
+        SavingView, TrustReport, TrustRequest,
     },
     question::{MarkedDefinition, WaitingForUser},
+    reference::{ENDPOINTS, Endpoint},
     status::ServerState,
     tools::SearchAnswer,
 };
@@ -46,11 +47,12 @@ use nonet_parts::{
 use nonet_servers::pins::WaitingPin;
 use nonet_state::session::Caller;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
     access::{self, Entrance},
+    browser::{self, Browsers, Visitor},
     listen,
 };
 
@@ -91,6 +93,9 @@ fn sent(line: &str) -> Option<String> {
 /// The answer to a request without the token.
 const REFUSED: &str = "the token is missing, or belongs to another gateway: run `nonet ui`, or open the address that Nonet \
                        printed when it started at a terminal, after `live page at`";
+/// The answer where the page is for nobody.
+const CLOSED: &str =
+    "there is no page at this address: it is at a local address, or for people who sign in (`[auth.page]`)";
 /// The header that carries the token.
 pub(super) const TOKEN: &str = "x-nonet-token";
 
@@ -103,7 +108,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     };
     format!(
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; connect-src 'self'; img-src data:; \
-         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+         base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
         digest("style"),
         digest("script")
     )
@@ -115,7 +120,10 @@ pub(super) fn link(address: std::net::SocketAddr, token: &str) -> String {
 }
 
 /// Returns the routes besides MCP. Without a token there is no page.
+///
+/// With `[auth.page]`, people get the page at any address, as their role allows.
 pub(super) fn router(gateway: &Arc<Gateway>, entrance: Arc<Entrance>, token: Option<String>) -> Router {
+    let browsers = Browsers::new(gateway, entrance.clone());
     let counts = async move |State(gateway): State<Arc<Gateway>>, request: Request| {
         metrics(gateway, &entrance, request).await
     };
@@ -125,36 +133,123 @@ pub(super) fn router(gateway: &Arc<Gateway>, entrance: Arc<Entrance>, token: Opt
         .route("/metrics", get(counts))
         .route("/approve/{address}", post(answer_at))
         .with_state(gateway.clone());
-    let Some(token) = token else { return plain };
-    plain.merge(of_user(gateway, &token))
+    let plain = plain.merge(browser::router(&browsers));
+    let token = token.as_deref().map(BearerToken::new);
+    // Without a token and without `[auth.page]`, nobody has the page.
+    plain.merge(shown_to(gateway, token, Some(browsers)))
 }
 
 /// Returns the page, for callers with its token.
 pub(super) fn of_user(gateway: &Arc<Gateway>, token: &str) -> Router {
-    let token = BearerToken::new(token);
+    shown_to(gateway, Some(BearerToken::new(token)), None)
+}
+
+/// Who may ask for what the page shows.
+#[derive(Clone)]
+struct PageDoor {
+    /// The token of the page, if there is one.
+    token: Option<BearerToken>,
+    /// People who sign in.
+    browsers: Option<Arc<Browsers>>,
+}
+
+tokio::task_local! {
+    /// Who makes the request that is being answered.
+    static VISITOR: Visitor;
+}
+
+/// Returns the page, for callers with its token and for people with a role.
+fn shown_to(gateway: &Arc<Gateway>, token: Option<BearerToken>, browsers: Option<Arc<Browsers>>) -> Router {
+    let door = PageDoor { token, browsers };
     let api = api(gateway);
     #[cfg(unix)]
     let api = api.route_layer(axum::middleware::from_fn_with_state(gateway.clone(), gateways::pass_on));
-    let api = api.route_layer(axum::middleware::from_fn(move |request: Request, next: Next| {
-        let given = request.headers().get(TOKEN).and_then(|given| given.to_str().ok());
-        let known = given.is_some_and(|given| BearerToken::new(given) == token);
-        let refusal = if known { listen::refusal_of_proven(request.extensions()) } else { None };
-        async move {
-            let mut response = match refusal {
-                Some(refusal) => refusal,
-                None if known => next.run(request).await,
-                None => answer(StatusCode::UNAUTHORIZED, &ErrorAnswer::new(REFUSED)),
+    let api = api.route_layer(axum::middleware::from_fn_with_state(door.clone(), admit));
+    let document = get(async move || match door.is_open() {
+        true => page().await,
+        false => answer(StatusCode::NOT_FOUND, &ErrorAnswer::new(CLOSED)),
+    });
+    Router::new().route("/ui", document).merge(api)
+}
+
+impl PageDoor {
+    /// Whether anybody can get the page here.
+    fn is_open(&self) -> bool {
+        self.token.is_some() || self.browsers.as_ref().is_some_and(|browsers| browsers.is_open())
+    }
+
+    /// Returns who sends a request, or the refusal.
+    async fn visitor(&self, parts: (&Method, &HeaderMap, &Extensions)) -> Result<Visitor, Response> {
+        let (method, headers, extensions) = parts;
+        let given = headers.get(TOKEN).and_then(|given| given.to_str().ok());
+        if let (Some(token), Some(given)) = (self.token, given)
+            && BearerToken::new(given) == token
+        {
+            return match listen::refusal_of_proven(extensions) {
+                Some(refusal) => Err(refusal),
+                None => Ok(Visitor::owner()),
             };
-            keep_private(response.headers_mut());
-            response
         }
-    }));
-    Router::new().route("/ui", get(page)).merge(api)
+        match &self.browsers {
+            Some(browsers) if browsers.is_open() => browsers.visitor(method, headers).await,
+            _ if self.token.is_none() => Err(answer(StatusCode::NOT_FOUND, &ErrorAnswer::new(CLOSED))),
+            _ => Err(answer(StatusCode::UNAUTHORIZED, &ErrorAnswer::new(REFUSED))),
+        }
+    }
+}
+
+/// Lets a request through whose sender may make it.
+async fn admit(State(door): State<PageDoor>, mut request: Request, next: Next) -> Response {
+    let parts = (request.method(), request.headers(), request.extensions());
+    let mut response = match Box::pin(door.visitor(parts)).await {
+        Err(refusal) => refusal,
+        Ok(visitor) => {
+            let needed = needed_role(&request);
+            if visitor.person.is_some() {
+                // The other gateways of this machine are its user's, and ask for no roles.
+                request.headers_mut().remove(gateways::GATEWAY);
+            }
+            match &door.browsers {
+                Some(browsers) if visitor.role < needed => browsers.lacks_role(&visitor, needed),
+                _ => VISITOR.scope(visitor, next.run(request)).await,
+            }
+        }
+    };
+    keep_private(response.headers_mut());
+    response
+}
+
+/// Returns the role that a request needs.
+fn needed_role(request: &Request) -> PageRole {
+    let Some(path) = request.extensions().get::<MatchedPath>() else { return PageRole::Administer };
+    let word = request.uri().path().rsplit('/').next().unwrap_or_default();
+    if path.as_str() == "/ui/api/servers/{name}/{action}" && ["restart", "hold", "release"].contains(&word) {
+        return PageRole::Operate;
+    }
+    let is_this = |one: &&Endpoint| one.path == path.as_str() && one.method == request.method().as_str();
+    ENDPOINTS.iter().find(is_this).map_or(PageRole::Administer, |endpoint| endpoint.role)
+}
+
+async fn user() -> Response {
+    let visitor = VISITOR.try_with(Visitor::view).unwrap_or_else(|_| Visitor::owner().view());
+    answer(StatusCode::OK, &visitor)
+}
+
+/// Writes what somebody does on the page into the audit log, with who it is.
+fn audit(gateway: &Gateway, about: impl FnOnce() -> Value) {
+    gateway.observing.audit_event("page", || {
+        let mut about = about();
+        if let Ok(Some(person)) = VISITOR.try_with(|visitor| visitor.person.clone()) {
+            about["person"] = json!(person);
+        }
+        about
+    });
 }
 
 /// What the page asks, for whoever may ask it.
 fn api(gateway: &Arc<Gateway>) -> Router {
     Router::new()
+        .route("/ui/api/user", get(user))
         .route("/ui/api/state", get(state))
         .route("/ui/api/search", get(search))
         .route("/ui/api/waiting", get(waiting))
@@ -189,7 +284,7 @@ fn keep_private(headers: &mut HeaderMap) {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
 }
 
-fn answer(status: StatusCode, value: &impl Serialize) -> Response {
+pub(super) fn answer(status: StatusCode, value: &impl Serialize) -> Response {
     let mut response = Response::new(Body::from(json!(value).to_string()));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -366,9 +461,7 @@ async fn decide(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>, bod
     let decision = ApprovalDecision { verdict: wanted.decision, answer: wanted.answer, by: "page".into() };
     match gateway.asking.approvals.decide(&id, decision).await {
         Ok(one) => {
-            gateway
-                .observing
-                .audit_event("page", || json!({ "action": "approval", "id": id, "decided": one.decision() }));
+            audit(&gateway, || json!({ "action": "approval", "id": id, "decided": one.decision() }));
             done()
         }
         Err(why) => refused(&why),
@@ -428,10 +521,7 @@ async fn trust(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Response {
     match gateway.calls.trust(seen).await {
         Ok(trusted) => {
             tracing::info!(trusted, "definitions were trusted on the live page");
-            gateway.observing.audit_event(
-                "page",
-                || json!({ "action": "trust", "definitions": wanted.len(), "trusted": trusted }),
-            );
+            audit(&gateway, || json!({ "action": "trust", "definitions": wanted.len(), "trusted": trusted }));
             let changed = wanted.len().saturating_sub(trusted);
             answer(StatusCode::OK, &TrustReport { trusted, changed_meanwhile: changed })
         }

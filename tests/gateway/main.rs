@@ -20,6 +20,7 @@ mod setup;
 mod sign_in_service;
 mod web;
 
+mod accounts;
 mod adding;
 mod any_tool;
 mod approving;

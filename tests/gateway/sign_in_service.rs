@@ -41,6 +41,8 @@ pub struct Manner {
     pub user_says_no: bool,
     /// The script of the server behind it.
     pub script: Value,
+    /// The scripts of the servers for some people.
+    pub people: BTreeMap<String, Value>,
 }
 
 impl Default for Manner {
@@ -53,6 +55,7 @@ impl Default for Manner {
             scopes: BTreeMap::new(),
             user_says_no: false,
             script: json!({ "tools": [{ "name": "echo" }, { "name": "write" }] }),
+            people: BTreeMap::new(),
         }
     }
 }
@@ -66,6 +69,8 @@ struct Inner {
     base: String,
     /// The address of the server behind the service.
     behind: String,
+    /// Those of some people.
+    of_people: BTreeMap<String, String>,
     client: reqwest::Client,
     state: Mutex<ServiceState>,
 }
@@ -73,11 +78,13 @@ struct Inner {
 #[derive(Default)]
 struct ServiceState {
     clients: HashMap<String, Option<String>>,
-    /// The challenge and the scope of each code.
-    codes: HashMap<String, (String, String)>,
-    /// The scope of each token.
-    tokens: HashMap<String, String>,
-    refresh_tokens: HashMap<String, String>,
+    /// Who is signed in with the browser.
+    person: String,
+    /// The challenge, the scope and the person of each code.
+    codes: HashMap<String, (String, Granted)>,
+    /// What each token is for.
+    tokens: HashMap<String, Granted>,
+    refresh_tokens: HashMap<String, Granted>,
     /// Every secret issued so far.
     given: BTreeSet<String>,
     /// Requests received, in order: `register`, `authorize`, `code`, `refresh`, `client_credentials`, `mcp`,
@@ -87,6 +94,13 @@ struct ServiceState {
     mood: Mood,
     /// Requests to the server that belong to the authorization server.
     strayed: Vec<String>,
+}
+
+/// What somebody has granted.
+#[derive(Clone, Default)]
+struct Granted {
+    scope: String,
+    person: String,
 }
 
 /// The current fault.
@@ -122,8 +136,16 @@ impl Service {
                 let server = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
                 let behind = format!("http://{}", server.local_addr().expect("it is bound"));
                 tokio::spawn(fake::serve_http(manner.script.clone().into(), server));
+                let mut of_people = BTreeMap::new();
+                for (person, script) in &manner.people {
+                    let server = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+                    let at = format!("http://{}", server.local_addr().expect("it is bound"));
+                    of_people.insert(person.clone(), at);
+                    tokio::spawn(fake::serve_http(script.clone().into(), server));
+                }
                 let client = nonet_wire::web::client().expect("a client");
-                let service = Self(Arc::new(Inner { manner, base, behind, client, state: Mutex::default() }));
+                let state = Mutex::default();
+                let service = Self(Arc::new(Inner { manner, base, behind, of_people, client, state }));
                 sender.send(service.clone()).expect("somebody waits");
                 let router = Router::new()
                     .route("/.well-known/oauth-protected-resource/mcp", get(resource))
@@ -151,6 +173,17 @@ impl Service {
     /// Counts the requests of a kind.
     pub fn count(&self, what: &str) -> usize {
         self.held(|held| held.log.iter().filter(|entry| *entry == what).count())
+    }
+
+    /// Lets somebody be signed in with the browser from now on.
+    pub fn is_visited_by(&self, person: &str) {
+        self.held(|held| held.person = person.into());
+    }
+
+    /// Accepts a token that somebody else issued.
+    pub fn accepts(&self, token: &str, person: &str) {
+        let granted = Granted { scope: String::new(), person: person.into() };
+        self.held(|held| drop(held.tokens.insert(token.into(), granted)));
     }
 
     /// Rejects all access tokens issued so far, and with `all` all refresh tokens too.
@@ -263,7 +296,8 @@ async fn authorize(State(service): State<Service>, Query(params): Query<Params>)
             return "error=access_denied&error_description=The+user+said+no".to_string();
         }
         let code = held.new_secret("code");
-        held.codes.insert(code.clone(), (get("code_challenge"), get("scope")));
+        let granted = Granted { scope: get("scope"), person: held.person.clone() };
+        held.codes.insert(code.clone(), (get("code_challenge"), granted));
         format!("code={code}")
     });
     let to = format!("{}?{outcome}&state={state}&iss={issuer}", get("redirect_uri"));
@@ -298,33 +332,35 @@ async fn token(State(service): State<Service>, headers: HeaderMap, Form(params):
         {
             return Err(bad("invalid_client"));
         }
-        let scope = match kind.as_str() {
+        let granted = match kind.as_str() {
             "authorization_code" => {
-                let Some((challenge, scope)) = held.codes.remove(&get("code")) else {
+                let Some((challenge, granted)) = held.codes.remove(&get("code")) else {
                     return Err(bad("invalid_grant"));
                 };
                 let digest = Sha256::digest(get("code_verifier"));
                 if BASE64_URL_SAFE_NO_PAD.encode(digest) != challenge {
                     return Err(bad("invalid_grant"));
                 }
-                scope
+                granted
             }
             "refresh_token" => match held.refresh_tokens.remove(&get("refresh_token")) {
-                Some(scope) => scope,
+                Some(granted) => granted,
                 None => return Err(bad("invalid_grant")),
             },
-            "client_credentials" if get("client_secret") == "machine-s3cret" => get("scope"),
+            "client_credentials" if get("client_secret") == "machine-s3cret" => {
+                Granted { scope: get("scope"), ..Granted::default() }
+            }
             _ => return Err(bad("unauthorized_client")),
         };
         let token = held.new_secret("access");
-        held.tokens.insert(token.clone(), scope.clone());
-        let mut answer = json!({ "access_token": token, "token_type": "Bearer", "scope": scope });
+        held.tokens.insert(token.clone(), granted.clone());
+        let mut answer = json!({ "access_token": token, "token_type": "Bearer", "scope": granted.scope });
         if let Some(expires_in) = service.0.manner.expires_in {
             answer["expires_in"] = json!(expires_in);
         }
         if kind != "client_credentials" {
             let refresh = held.new_secret("refresh");
-            held.refresh_tokens.insert(refresh.clone(), scope);
+            held.refresh_tokens.insert(refresh.clone(), granted);
             answer["refresh_token"] = json!(refresh);
         }
         Ok(answer)
@@ -355,8 +391,10 @@ async fn serve(
     let good = |held: &mut ServiceState, token: &str| {
         held.tokens.get(token).filter(|_| held.mood != Mood::Stubborn).cloned()
     };
-    let scope = token.and_then(|token| service.held(|held| good(held, token)));
-    let Some(scope) = scope else { return service.refused(StatusCode::UNAUTHORIZED, "") };
+    let granted = token.and_then(|token| service.held(|held| good(held, token)));
+    let Some(Granted { scope, person }) = granted else {
+        return service.refused(StatusCode::UNAUTHORIZED, "");
+    };
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let tool = request["params"]["name"].as_str().unwrap_or_default();
     if let Some(wanted) = service.0.manner.scopes.get(tool)
@@ -366,8 +404,14 @@ async fn serve(
         return service.refused(StatusCode::FORBIDDEN, &challenge);
     }
     service.held(|held| held.log.push("mcp".into()));
+    if tool == "whoami" && request["method"] == "tools/call" {
+        let content = json!([{ "type": "text", "text": person }]);
+        let result = json!({ "content": content, "resultType": "complete" });
+        return Json(json!({ "jsonrpc": "2.0", "id": request["id"], "result": result })).into_response();
+    }
     headers.remove(header::HOST);
-    let request = service.0.client.request(method, format!("{}{uri}", service.0.behind));
+    let behind = service.0.of_people.get(&person).unwrap_or(&service.0.behind);
+    let request = service.0.client.request(method, format!("{behind}{uri}"));
     match request.headers(headers).body(body).send().await {
         Ok(answer) => {
             let (status, mut headers) = (answer.status(), answer.headers().clone());

@@ -324,11 +324,16 @@ pub fn modern(address: &str, method: &str, params: Value) -> Reply {
 }
 
 /// Sends a request of the stateless era with a bearer token.
-pub fn modern_as(address: &str, token: &str, method: &str, mut params: Value) -> Reply {
+pub fn modern_as(address: &str, token: &str, method: &str, params: Value) -> Reply {
+    modern_with(address, token, method, params, json!({}))
+}
+
+/// Sends the same from a client with these capabilities.
+pub fn modern_with(address: &str, token: &str, method: &str, mut params: Value, can: Value) -> Reply {
     params["_meta"] = json!({
         VERSION_KEY: "2026-07-28",
         "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "1" },
-        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientCapabilities": can,
     });
     let name = params["name"].as_str().unwrap_or_default().to_string();
     let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });

@@ -32,13 +32,59 @@ pub struct ErrorReason {
     /// The faults of a text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<TableFault>,
+    /// Where a browser signs in, if that would help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sign_in: Option<String>,
 }
 
 impl ErrorAnswer {
     /// Creates an answer with a message.
     pub fn new(message: impl std::fmt::Display) -> Self {
-        Self { error: ErrorReason { message: message.to_string(), faults: Vec::new() }, config: None }
+        let error = ErrorReason { message: message.to_string(), faults: Vec::new(), sign_in: None };
+        Self { error, config: None }
     }
+}
+
+/// What somebody may do on the page. Each includes the ones before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PageRole {
+    /// See everything.
+    Look,
+    /// Answer, trust, stop and restart.
+    Operate,
+    /// Change the configuration, and call tools.
+    Administer,
+}
+
+impl PageRole {
+    /// Returns its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Look => "look",
+            Self::Operate => "operate",
+            Self::Administer => "administer",
+        }
+    }
+}
+
+impl std::fmt::Display for PageRole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PageUser {
+    /// The name of the person; absent for the token of this machine's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What they may do.
+    pub role: PageRole,
+    /// What a browser that has signed in sends as `x-nonet-csrf` with each request that is no GET.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub csrf: Option<String>,
 }
 
 /// Whether a gateway is ready.

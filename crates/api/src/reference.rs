@@ -6,7 +6,10 @@ use std::fmt::Write;
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use crate::{page, question, servers, setup, tools, work};
+use crate::{
+    page::{self, PageRole},
+    question, servers, setup, tools, work,
+};
 
 /// The version of the API. A new field does not change it; a field that is gone or means something else does.
 pub const VERSION: u32 = 1;
@@ -20,6 +23,8 @@ pub struct Endpoint {
     pub method: &'static str,
     /// The path, with names in braces.
     pub path: &'static str,
+    /// What somebody must at least be allowed to do on the page.
+    pub role: PageRole,
     takes: Option<SchemaOf>,
     answers: Option<SchemaOf>,
     meaning: &'static str,
@@ -27,16 +32,23 @@ pub struct Endpoint {
 
 impl Endpoint {
     const fn get<T: JsonSchema>(path: &'static str, meaning: &'static str) -> Self {
-        Self { method: "GET", path, takes: None, answers: Some(subschema::<T>), meaning }
+        let answers: Option<SchemaOf> = Some(subschema::<T>);
+        Self { method: "GET", path, role: PageRole::Look, takes: None, answers, meaning }
     }
 
     const fn post<T: JsonSchema>(path: &'static str, meaning: &'static str) -> Self {
-        Self { method: "POST", path, takes: None, answers: Some(subschema::<T>), meaning }
+        let answers: Option<SchemaOf> = Some(subschema::<T>);
+        Self { method: "POST", path, role: PageRole::Administer, takes: None, answers, meaning }
     }
 
     /// A request whose answer is empty.
     const fn order(path: &'static str, meaning: &'static str) -> Self {
-        Self { method: "POST", path, takes: None, answers: None, meaning }
+        Self { method: "POST", path, role: PageRole::Operate, takes: None, answers: None, meaning }
+    }
+
+    const fn needs(mut self, role: PageRole) -> Self {
+        self.role = role;
+        self
     }
 
     const fn of<T: JsonSchema>(mut self) -> Self {
@@ -50,9 +62,11 @@ fn subschema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// All requests of the page.
-pub const ENDPOINTS: [Endpoint; 35] = [
+pub const ENDPOINTS: [Endpoint; 36] = [
+    Endpoint::get::<page::PageUser>("/ui/api/user", "who asks, and what they may do"),
     Endpoint::get::<page::GatewayAbout>("/ui/api/gateway", "which gateway this is"),
-    Endpoint::get::<page::GatewayList>("/ui/api/gateways", "the gateways of this user"),
+    Endpoint::get::<page::GatewayList>("/ui/api/gateways", "the gateways of this user")
+        .needs(PageRole::Administer),
     Endpoint::get::<page::PageState>("/ui/api/state", "the status, with all servers and clients"),
     Endpoint::get::<tools::SearchAnswer>(
         "/ui/api/search",
@@ -68,7 +82,8 @@ pub const ENDPOINTS: [Endpoint; 35] = [
     )
     .of::<question::PageAnswer>(),
     Endpoint::post::<page::TrustReport>("/ui/api/trust", "trusts definitions")
-        .of::<Vec<page::TrustRequest>>(),
+        .of::<Vec<page::TrustRequest>>()
+        .needs(PageRole::Operate),
     Endpoint::get::<page::FinishedCall>(
         "/ui/api/calls",
         "a stream of events, one for each finished call: the latest 200, then each as it ends",
@@ -89,7 +104,8 @@ pub const ENDPOINTS: [Endpoint; 35] = [
     Endpoint::get::<servers::ServerText>(
         "/ui/api/servers/{name}/text",
         "the text of a server in servers.toml",
-    ),
+    )
+    .needs(PageRole::Administer),
     Endpoint::post::<servers::EditReport>("/ui/api/servers/{name}/text", "gives it another text")
         .of::<servers::EditRequest>(),
     Endpoint::get::<servers::ServerHistory>(
@@ -105,13 +121,15 @@ pub const ENDPOINTS: [Endpoint; 35] = [
         .of::<servers::TokenRequest>(),
     Endpoint::post::<servers::ServerAction>(
         "/ui/api/servers/{name}/{action}",
-        "`restart`, `hold` and `release` answer nothing, `login` an address; `enable`, `disable` and `remove` edit servers.toml",
+        "`restart`, `hold` and `release` answer nothing, and need `operate` only; `login` answers an address; `enable`, `disable` and `remove` edit servers.toml",
     ),
-    Endpoint::get::<setup::HostList>("/ui/api/hosts", "the clients on this machine"),
+    Endpoint::get::<setup::HostList>("/ui/api/hosts", "the clients on this machine")
+        .needs(PageRole::Administer),
     Endpoint::get::<setup::HostChange>(
         "/ui/api/hosts/{name}/{action}",
         "what `install` or `uninstall` would do to a client's file",
-    ),
+    )
+    .needs(PageRole::Administer),
     Endpoint::post::<setup::AppliedChange>("/ui/api/hosts/{name}/{action}", "does it")
         .of::<setup::ApplyRequest>(),
     Endpoint::post::<setup::SetupPlan>("/ui/api/setup/plan", "what a setup would do")
@@ -178,8 +196,8 @@ fn join_lines(schema: &mut Value) {
 pub fn schema() -> Value {
     let Schemas { types, requests, failure } = Schemas::new();
     let requests = ENDPOINTS.iter().zip(requests).map(|(endpoint, (takes, answers))| {
-        let Endpoint { method, path, meaning, .. } = endpoint;
-        json!({ "method": method, "path": path, "description": meaning, "takes": takes, "answers": answers })
+        let Endpoint { method, path, role, meaning, .. } = endpoint;
+        json!({ "method": method, "path": path, "role": role, "description": meaning, "takes": takes, "answers": answers })
     });
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -199,16 +217,19 @@ pub fn reference() -> String {
          Version {VERSION}. The requests that [the page](page.md) makes, for other programs. A new field does not change the \
          version; a field that is gone or means something else does. [api.schema.json](api.schema.json) is the JSON Schema \
          of the types.\n\n\
-         Each request carries the token of `nonet ui` in the header `x-nonet-token`. With the id of another gateway of the same \
+         Each request carries the token of `nonet ui` in the header `x-nonet-token`, which may do everything. Where people sign in \
+         (`[auth.page]`), it carries the access token of a program instead, as `Authorization: Bearer TOKEN`, or the cookie of a \
+         browser; a request of a browser that is no GET also carries `csrf` of `/ui/api/user` in the header `x-nonet-csrf`. The \
+         column \"role\" says what somebody must be allowed to do. With the id of another gateway of the same \
          user in `x-nonet-gateway`, that gateway answers (not on Windows). Bodies are JSON. A failure has a status from 400 on \
          and answers {}; a request that cannot be read answers plain text.\n\n\
-         ## Requests\n\n| method | path | takes | answers | meaning |\n|---|---|---|---|---|\n",
+         ## Requests\n\n| method | path | role | takes | answers | meaning |\n|---|---|---|---|---|---|\n",
         words(&schemas.failure)
     );
     for (endpoint, (takes, answers)) in ENDPOINTS.iter().zip(&schemas.requests) {
-        let Endpoint { method, path, meaning, .. } = endpoint;
+        let Endpoint { method, path, role, meaning, .. } = endpoint;
         let [takes, answers] = [takes, answers].map(|schema| schema.as_ref().map(words).unwrap_or_default());
-        let _ = writeln!(page, "| {method} | `{path}` | {takes} | {answers} | {meaning} |");
+        let _ = writeln!(page, "| {method} | `{path}` | {role} | {takes} | {answers} | {meaning} |");
     }
     page.push_str("\n## Types\n");
     for (name, schema) in &schemas.types {

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::header::{ACCEPT, CONTENT_TYPE};
+use nonet_wire::{issuer::ClientSecret, web};
 use serde_json::{Map, Value};
 use tokio::{sync::Semaphore, time::timeout};
 
@@ -13,9 +12,6 @@ use crate::keys::IssuerKeys;
 /// nobody knows costs a question.
 const AT_ONCE: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The characters that `application/x-www-form-urlencoded` leaves as they are.
-const FORM: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*');
-
 /// The questions to one issuer.
 pub(crate) struct Introspection {
     /// About tokens that nobody knows.
@@ -42,17 +38,19 @@ impl Introspection {
         let busy = || "too many questions about tokens are open".to_string();
         let turns = if was_good { &self.known } else { &self.unknown };
         let _turn = timeout(PATIENCE, turns.acquire()).await.map_err(|_| busy())?.map_err(|_| busy())?;
-        let body = format!("token={}&token_type_hint=access_token", encoded(token));
-        let said = of.client.json(url, |url| {
-            let request = of.client.client().post(url).header(ACCEPT, "application/json");
-            let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(body);
-            let secret = issuer.client_secret.as_ref().map(|secret| encoded(secret.expose()));
-            match &issuer.client_id {
-                // Encoded first (RFC 6749, section 2.3.1).
-                Some(id) => request.basic_auth(encoded(id), secret),
-                None => request,
+        let client = ClientSecret {
+            id: issuer.client_id.as_deref().unwrap_or_default(),
+            secret: issuer.client_secret.as_ref().map(|secret| secret.expose()),
+            is_in_body: false,
+        };
+        let said = async {
+            let fields = [("token", token), ("token_type_hint", "access_token")];
+            let answer = of.client.form(url, &fields, client).await?;
+            match answer.is_success {
+                true => Ok(answer.body),
+                false => Err(format!("{}: it answered HTTP {}", web::place(url), answer.status.as_u16())),
             }
-        });
+        };
         let said = said.await.inspect_err(|why| {
             tracing::warn!(issuer = issuer.issuer, why, "an issuer does not answer about a token");
         });
@@ -75,8 +73,4 @@ impl Introspection {
         let is_from_it = claims.get("iss").is_none_or(|said| *said == *issuer.issuer);
         Ok(is_from_it.then_some(claims))
     }
-}
-
-fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, FORM).to_string()
 }

@@ -12,7 +12,7 @@ use nonet_base::{
     clock::{system_time, unix_ms},
     text::line,
 };
-use nonet_config::{AuthSettings, BearerToken};
+use nonet_config::{AuthSettings, BearerToken, Secret};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
@@ -57,9 +57,9 @@ pub enum TokenFault {
 
 /// The issuers of a configuration, and the tokens that were checked.
 pub struct Issuers {
-    settings: AuthSettings,
+    pub(crate) settings: AuthSettings,
     /// By `iss`.
-    all: BTreeMap<String, Arc<KnownIssuer>>,
+    pub(crate) all: BTreeMap<String, Arc<KnownIssuer>>,
     checked: Arc<DashMap<BearerToken, CheckedToken>>,
     /// Tokens that an issuer has just said not to be active, and until when that counts.
     refused: Arc<DashMap<BearerToken, Instant>>,
@@ -67,8 +67,8 @@ pub struct Issuers {
     clearing: Mutex<()>,
 }
 
-struct KnownIssuer {
-    keys: Arc<IssuerKeys>,
+pub(crate) struct KnownIssuer {
+    pub(super) keys: Arc<IssuerKeys>,
     asking: Introspection,
 }
 
@@ -205,20 +205,20 @@ impl Issuers {
         Ok(person)
     }
 
-    async fn check_signed(
+    /// Returns the claims of a token that its issuer has signed, with the keys that it was checked with.
+    pub(super) async fn signed_claims(
         &self,
-        issuer: &Arc<KnownIssuer>,
+        issuer: &Arc<IssuerKeys>,
         token: &UncheckedToken<'_>,
-        (text, digest): (&str, BearerToken),
-    ) -> Result<CheckedToken, TokenFault> {
-        let of = issuer.keys.issuer();
-        let check = |keys: &KeySet| token.check(&keys.keys, &of.algorithms, self.settings.skew.as_secs());
-        let mut keys = issuer.keys.current().await.map_err(TokenFault::Away)?;
+    ) -> Result<(Map<String, Value>, Arc<KeySet>), TokenFault> {
+        let allowed = &issuer.issuer().algorithms;
+        let check = |keys: &KeySet| token.check(&keys.keys, allowed, self.settings.skew.as_secs());
+        let mut keys = issuer.current().await.map_err(TokenFault::Away)?;
         let mut claims = check(&keys);
         if let Err(fault) = &claims
             && token.may_be_of_new_key(fault)
         {
-            match issuer.keys.newer(&keys).await {
+            match issuer.newer(&keys).await {
                 Ok(Some(newer)) => {
                     keys = newer;
                     claims = check(&keys);
@@ -228,7 +228,18 @@ impl Issuers {
                 Err(why) => return Err(TokenFault::Away(why)),
             }
         }
-        let mut claims = claims.map_err(|fault| TokenFault::Invalid(fault.to_string()))?;
+        let claims = claims.map_err(|fault| TokenFault::Invalid(fault.to_string()))?;
+        Ok((claims, keys))
+    }
+
+    async fn check_signed(
+        &self,
+        issuer: &Arc<KnownIssuer>,
+        token: &UncheckedToken<'_>,
+        (text, digest): (&str, BearerToken),
+    ) -> Result<CheckedToken, TokenFault> {
+        let of = issuer.keys.issuer();
+        let (mut claims, keys) = self.signed_claims(&issuer.keys, token).await?;
         let mut until = Instant::now() + CHECKED;
         if of.introspection.is_some() {
             until = Instant::now() + ASKED;
@@ -238,7 +249,7 @@ impl Issuers {
                 claims.entry(name).or_insert(value);
             }
         }
-        let person = named(of.issuer.as_str(), claims)?;
+        let person = self.named(of.issuer.as_str(), claims, text)?;
         Ok(CheckedToken { person, until, issuer: issuer.keys.clone(), keys: Some(keys) })
     }
 
@@ -251,7 +262,7 @@ impl Issuers {
             ));
         };
         let said = self.asked(issuer, token, digest).await?;
-        let person = named(&issuer.keys.issuer().issuer, said)?;
+        let person = self.named(&issuer.keys.issuer().issuer, said, token)?;
         let (issuer, until) = (issuer.keys.clone(), Instant::now() + ASKED);
         Ok(CheckedToken { person, until, issuer, keys: None })
     }
@@ -301,9 +312,16 @@ impl Issuers {
         }
         all
     }
-}
 
-fn named(issuer: &str, claims: Map<String, Value>) -> Result<Arc<Person>, TokenFault> {
-    let person = Person::of(issuer, claims);
-    person.map(Arc::new).ok_or_else(|| TokenFault::Invalid("it names nobody (`sub`)".into()))
+    fn named(
+        &self,
+        issuer: &str,
+        claims: Map<String, Value>,
+        token: &str,
+    ) -> Result<Arc<Person>, TokenFault> {
+        let person = Person::of(issuer, claims);
+        let mut person = person.ok_or_else(|| TokenFault::Invalid("it names nobody (`sub`)".into()))?;
+        person.token = self.settings.exchanges.then(|| Secret::new(token));
+        Ok(Arc::new(person))
+    }
 }

@@ -2,9 +2,10 @@
 //!
 //! [`Issuers`] is the one way in: a token, and a [`Person`] or a [`TokenFault`]. Signatures and claims of JSON
 //! Web Tokens are in `jwt`, the keys of an issuer in `keys`, questions about opaque tokens in
-//! `introspection`. [`metadata`] is what clients read about the gateway, and [`opening`] which profile a person
+//! `introspection`. A browser signs in by `browser`. [`metadata`] is what clients read about the gateway, and [`opening`] which profile a person
 //! gets. This crate knows nothing of MCP messages, sessions and servers, and never passes a token on.
 
+mod browser;
 mod introspection;
 mod issuers;
 mod jwt;
@@ -16,6 +17,7 @@ mod person;
 mod tests;
 
 pub use self::{
+    browser::{BroughtBack, BrowserFault, BrowserSignIn},
     issuers::{IssuerCheck, Issuers, TokenFault},
     person::{Owner, Person},
 };

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fmt, hash::Hash, sync::Arc};
 
 use nonet_base::text::{hex, line};
+use nonet_config::Secret;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -41,6 +42,9 @@ pub struct Person {
     /// When the token ends, in seconds since 1970.
     #[serde(default)]
     pub expires_at: u64,
+    /// The token itself, where it is exchanged for tokens for servers. Nothing else may have it.
+    #[serde(skip)]
+    pub token: Option<Secret>,
 }
 
 impl Person {
@@ -60,6 +64,7 @@ impl Person {
             scopes,
             audience: texts(claims.get("aud")),
             expires_at: claims.get("exp").and_then(seconds).unwrap_or_default(),
+            token: None,
             claims,
         })
     }

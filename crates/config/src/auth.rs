@@ -1,7 +1,11 @@
 //! `[auth]`: whose access tokens open the gateway over HTTP.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
+use nonet_api::page::PageRole;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
@@ -83,6 +87,13 @@ pub(super) struct AuthTable {
     /// request on.
     #[schemars(example = json!(["00u1abcd"]))]
     blocked: Vec<String>,
+    /// The key that seals what only this gateway may read: the cookies of browsers, and people's tokens for
+    /// servers in the store. At least 32 characters. Default: a random key in the state folder. In a
+    /// `[cluster]`, all replicas need the same key.
+    #[schemars(with = "Option<String>", length(min = 32), example = &"${NONET_KEY}")]
+    key: Option<Secret>,
+    /// How people sign in with a browser: at the page, and for their accounts at servers.
+    page: Option<PageTable>,
 }
 
 impl Default for AuthTable {
@@ -100,6 +111,126 @@ impl Default for AuthTable {
             profile: None,
             skew: Duration::from_secs(30),
             blocked: Vec::new(),
+            key: None,
+            page: None,
+        }
+    }
+}
+
+/// How people sign in with a browser: `[auth.page]`. The redirect address at the issuer is `public_url` and
+/// `/ui/callback`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct PageTable {
+    /// The issuer at which they sign in, one of `[auth]`. Default: the first.
+    #[schemars(extend("format" = "issuer-url"), example = &"https://login.example.com")]
+    issuer: Option<String>,
+    /// Nonet's client id there.
+    #[schemars(length(min = 1), example = &"nonet")]
+    client_id: String,
+    /// The secret of that client, if it has one.
+    #[schemars(with = "Option<String>", length(min = 1), example = &"${NONET_CLIENT_SECRET}")]
+    client_secret: Option<Secret>,
+    /// The scopes to request.
+    #[serde(default = "page_scopes")]
+    scopes: Vec<String>,
+    /// How long a browser stays signed in.
+    #[serde(with = "time", default = "page_lasts")]
+    #[schemars(schema_with = "time::schema")]
+    lasts: Duration,
+    /// Who may look at everything on the page: servers, calls with their params, waiting questions.
+    look: Option<RoleTable>,
+    /// Who may also answer questions, trust definitions, and stop and restart servers, tasks and watches.
+    operate: Option<RoleTable>,
+    /// Who may also change servers.toml, store secrets, and call tools without the limits of a profile.
+    administer: Option<RoleTable>,
+}
+
+fn page_scopes() -> Vec<String> {
+    ["openid", "profile", "email"].map(String::from).into()
+}
+
+fn page_lasts() -> Duration {
+    Duration::from_secs(8 * 3_600)
+}
+
+/// Who has a role on the page: people in a browser by `claims`, programs with an access token by `scopes`.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct RoleTable {
+    /// The claims that a person needs, all of them. Each has one value, or one of several.
+    #[schemars(schema_with = "claims_schema")]
+    claims: BTreeMap<String, ClaimValues>,
+    /// The scopes that the access token of a program needs, all of them. It goes into `Authorization`, as at
+    /// `/mcp`.
+    #[schemars(length(min = 1), example = json!(["nonet:operate"]))]
+    scopes: Vec<String>,
+}
+
+/// How people sign in with a browser.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PageSettings {
+    /// The issuer at which they sign in.
+    pub issuer: String,
+    /// Nonet's id there.
+    pub client_id: String,
+    /// The secret of that id.
+    pub client_secret: Option<Secret>,
+    /// The scopes to request; with `openid`.
+    pub scopes: Vec<String>,
+    /// How long a browser stays signed in.
+    pub lasts: Duration,
+    /// Who has which role.
+    pub roles: BTreeMap<PageRole, RoleRule>,
+}
+
+/// Who has a role.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RoleRule {
+    /// For people in a browser; nobody if empty.
+    pub claims: BTreeMap<String, ClaimValues>,
+    /// For programs; none if empty.
+    pub scopes: Vec<String>,
+}
+
+impl PageSettings {
+    /// Returns the highest role of a person in a browser.
+    pub fn role_by_claims(&self, claims: &Map<String, Value>) -> Option<PageRole> {
+        let has = |rule: &RoleRule| {
+            !rule.claims.is_empty() && rule.claims.iter().all(|(name, values)| values.is_met(name, claims))
+        };
+        self.roles.iter().rev().find(|(_, rule)| has(rule)).map(|(role, _)| *role)
+    }
+
+    /// Returns the highest role of a program whose token has these scopes.
+    pub fn role_by_scopes(&self, scopes: &BTreeSet<String>) -> Option<PageRole> {
+        let has = |rule: &RoleRule| {
+            !rule.scopes.is_empty() && rule.scopes.iter().all(|scope| scopes.contains(scope))
+        };
+        self.roles.iter().rev().find(|(_, rule)| has(rule)).map(|(role, _)| *role)
+    }
+}
+
+impl PageTable {
+    fn into_settings(self, issuers: &[Issuer]) -> PageSettings {
+        let mut scopes = self.scopes;
+        if !scopes.iter().any(|scope| scope == "openid") {
+            scopes.insert(0, "openid".into());
+        }
+        let roles = [
+            (PageRole::Look, self.look),
+            (PageRole::Operate, self.operate),
+            (PageRole::Administer, self.administer),
+        ];
+        let rule = |table: RoleTable| RoleRule { claims: table.claims, scopes: table.scopes };
+        let first = || issuers.first().map(|issuer| issuer.issuer.clone()).unwrap_or_default();
+        PageSettings {
+            issuer: self.issuer.unwrap_or_else(first),
+            client_id: self.client_id,
+            client_secret: self.client_secret,
+            scopes,
+            lasts: self.lasts,
+            roles: roles.into_iter().filter_map(|(role, table)| Some((role, rule(table?)))).collect(),
         }
     }
 }
@@ -187,6 +318,12 @@ pub struct AuthSettings {
     /// Whether the file chooses profiles by who somebody is, even in a left-out entry: then nobody gets
     /// everything just by signing in.
     pub sorts_people: bool,
+    /// The key that seals what only the gateway may read, if it is not to be one in the state folder.
+    pub key: Option<Secret>,
+    /// How people sign in with a browser, if they can.
+    pub page: Option<PageSettings>,
+    /// Whether the token of a person is exchanged for tokens for servers.
+    pub exchanges: bool,
 }
 
 /// An issuer of access tokens.
@@ -219,7 +356,7 @@ impl AuthSettings {
 
 impl AuthTable {
     /// Returns the settings. `public_url` is `[gateway]`'s, and `sorts_people` that of the whole file.
-    pub(super) fn into_settings(self, public_url: &str, sorts_people: bool) -> AuthSettings {
+    pub(super) fn into_settings(self, public_url: &str, sorts_people: bool, exchanges: bool) -> AuthSettings {
         let first = self.issuer.map(|issuer| Issuer {
             issuer,
             audience: self.audience.0,
@@ -238,14 +375,18 @@ impl AuthTable {
             client_secret: table.client_secret,
             algorithms: table.algorithms,
         });
+        let issuers: Vec<Issuer> = first.into_iter().chain(more).collect();
         AuthSettings {
             public_url: public_url.trim_end_matches('/').into(),
-            issuers: first.into_iter().chain(more).collect(),
+            key: self.key,
+            page: self.page.map(|page| page.into_settings(&issuers)),
+            issuers,
             scopes: self.scopes,
             profile: self.profile,
             skew: self.skew,
             blocked: self.blocked,
             sorts_people,
+            exchanges,
         }
     }
 }
@@ -260,6 +401,13 @@ pub(super) fn sorts_people(root: &Value) -> bool {
     let mut profiles = profiles.into_iter().flatten().map(|(_, profile)| profile);
     root.get("auth").is_some_and(|auth| has(auth, "prof"))
         || profiles.any(|profile| has(profile, "claim") || has(profile, "scope"))
+}
+
+/// Whether a server of the file gets tokens in exchange for people's own.
+pub(super) fn exchanges(root: &Value) -> bool {
+    let servers = root.get("servers").and_then(Value::as_object);
+    let mut servers = servers.into_iter().flatten().map(|(_, server)| server);
+    servers.any(|server| server.get("credentials").is_some_and(Value::is_object))
 }
 
 /// The values that a claim may have: one, or any of several.

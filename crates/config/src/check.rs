@@ -74,6 +74,7 @@ impl<'a> Checker<'a> {
             self.fault(&join(pointer, "transport"), FaultSide::Value, &message, &remedy);
         }
         self.placement(pointer, server, kind);
+        self.credentials(pointer, server);
         match kind {
             "url" => self.oauth(pointer, server),
             "openapi" | "endpoints" => self.rest(pointer, server),
@@ -101,6 +102,104 @@ impl<'a> Checker<'a> {
             let message = "a server with `scope = \"client\"` runs where its client is";
             let remedy = "Remove `placement`, or remove `scope` so that all clients share the one program.";
             self.fault(&pointer, FaultSide::Key, message, remedy);
+        }
+    }
+
+    /// Checks that people have accounts of their own only where they sign in, and where nothing else determines
+    /// whose account it is.
+    fn credentials(&mut self, pointer: &str, server: &Map<String, Value>) {
+        let is_personal = |value: &&Value| value.is_object() || *value == "user";
+        let Some(credentials) = server.get("credentials").filter(is_personal) else { return };
+        let at = join(pointer, "credentials");
+        let root = &self.written.value;
+        let has = |path: &str| root.pointer(path).is_some();
+        let headers = server.get("headers").and_then(Value::as_object);
+        let is_authorized = headers
+            .is_some_and(|headers| headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")));
+        let grant = server.get("oauth").and_then(|oauth| oauth.get("grant")).and_then(Value::as_str);
+        let is_rest = server.contains_key("openapi") || server.contains_key("endpoints");
+        let fault = if !has("/auth") {
+            Some((
+                "people have accounts of their own only where they sign in at the gateway",
+                "Add `[auth]` with the `issuer` of your access tokens, or remove it.",
+            ))
+        } else if credentials.is_string() && !has("/auth/page") {
+            Some((
+                "people sign in to the server on the gateway's page, which has to know who they are",
+                "Add `[auth.page]` with the `client_id` of the gateway at your issuer.",
+            ))
+        } else if credentials.is_string() && has("/cluster") && !has("/auth/key") {
+            Some((
+                "the replicas of a `[cluster]` need one key for the tokens of people",
+                "Set `key = \"${NONET_KEY}\"` in [auth], the same for each replica.",
+            ))
+        } else if is_authorized {
+            Some((
+                "a server with an `Authorization` header has one account for all",
+                "Remove that header, or `credentials`.",
+            ))
+        } else if grant == Some("client_credentials") {
+            Some((
+                "`client_credentials` in `oauth` is one account for all",
+                "Remove that `grant`, or `credentials`.",
+            ))
+        } else if server.get("scope").and_then(Value::as_str) == Some("client") {
+            Some(("each person has a connection already", "Remove `scope`."))
+        } else if is_rest && !server.contains_key("base_url") {
+            Some((
+                "`credentials` of a REST service need `base_url`",
+                "Set `base_url`, so that no document decides where tokens go.",
+            ))
+        } else {
+            None
+        };
+        if let Some((message, remedy)) = fault {
+            self.fault(&at, FaultSide::Value, message, remedy);
+        }
+        if let Some(exchange) = credentials.get("exchange").and_then(Value::as_object)
+            && exchange.contains_key("client_secret")
+            && !exchange.contains_key("client_id")
+        {
+            let message = "`client_secret` needs a `client_id`";
+            let at = join(&join(&at, "exchange"), "client_secret");
+            self.fault(&at, FaultSide::Key, message, "Set both or neither.");
+        }
+    }
+
+    /// Checks how people sign in with a browser.
+    fn page_of_people(&mut self, issuers: &BTreeSet<&str>) {
+        let root = &self.written.value;
+        let Some(page) = root.pointer("/auth/page").and_then(Value::as_object) else { return };
+        if let Some(issuer) = page.get("issuer").and_then(Value::as_str)
+            && !issuers.contains(issuer)
+        {
+            let known: Vec<&str> = issuers.iter().copied().collect();
+            let message = format!("{} is no issuer of [auth]", self.shown("/auth/page/issuer", issuer));
+            self.fault("/auth/page/issuer", FaultSide::Value, &message, &choose(issuer, &known));
+        }
+        let public = root.pointer("/gateway/public_url").and_then(Value::as_str).unwrap_or_default();
+        let here = ["http://localhost", "http://127.0.0.1", "http://[::1]"];
+        if public.starts_with("http://") && !here.iter().any(|here| public.starts_with(here)) {
+            let message = "browsers keep its cookies only over TLS";
+            let remedy = "Set an https address as `public_url` in [gateway].";
+            self.fault("/auth/page", FaultSide::Key, message, remedy);
+        }
+        if root.get("cluster").is_some() && root.pointer("/auth/key").is_none() {
+            let message = "the replicas of a `[cluster]` need one key for the cookies of browsers";
+            let remedy = "Set `key = \"${NONET_KEY}\"` in [auth], the same for each replica.";
+            self.fault("/auth/page", FaultSide::Key, message, remedy);
+        }
+        for role in ["look", "operate", "administer"] {
+            let Some(rule) = page.get(role).and_then(Value::as_object) else { continue };
+            let is_empty = |key: &str| match rule.get(key) {
+                Some(Value::Object(claims)) => claims.is_empty(),
+                Some(Value::Array(scopes)) => scopes.is_empty(),
+                _ => true,
+            };
+            if is_empty("claims") && is_empty("scopes") {
+                let remedy = "Set `claims` for people in a browser, `scopes` for programs, or both.";
+                self.fault(&join("/auth/page", role), FaultSide::Key, "gives the role to nobody", remedy);
+            }
         }
     }
 
@@ -332,6 +431,7 @@ impl<'a> Checker<'a> {
                 self.fault(&join(&pointer, "introspection"), FaultSide::Key, &message, remedy);
             }
         }
+        self.page_of_people(&issuers);
         if let Some(profile) = auth.get("profile").and_then(Value::as_str) {
             let known = self.names("profiles");
             if !known.contains(&profile) {

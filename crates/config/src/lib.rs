@@ -58,7 +58,7 @@ pub use apps::{
     App, AppKind, AppModel, Ask, ForEach, ITEMS_AT_A_TIME, ModelApp, ModelEndpoint, RetryRule, Step, StepKind,
 };
 pub use audit::{AuditSettings, AuditSync, OnAuditFailure};
-pub use auth::{AuthSettings, ClaimValues, Issuer, JwtAlgorithm};
+pub use auth::{AuthSettings, ClaimValues, Issuer, JwtAlgorithm, PageSettings, RoleRule};
 pub use check::APPS_DEEP;
 pub use clients::{ClientLimits, ClientSettings};
 pub use cluster::{ClusterSettings, RedisAddresses, RedisUrl, ReplicaAddress};
@@ -86,8 +86,8 @@ pub use sandbox::{HostPort, Network, SandboxSettings};
 pub use schema::schema;
 pub use secret_commands::{SecretCommand, changed as secrets_changed};
 pub use servers::{
-    Expose, Grant, OAuth, OnInjection, OnLeak, Placement, ServerScope, ServerSettings, SetupCall,
-    ToolOverride, Transport,
+    Expose, Grant, OAuth, OnInjection, OnLeak, Placement, ServerCredentials, ServerScope, ServerSettings,
+    SetupCall, TokenExchange, ToolOverride, Transport,
 };
 pub use values::{BearerToken, Globs, Priorities, Secret};
 
@@ -392,7 +392,8 @@ impl Assembler<'_> {
         let auth = self.written_table::<auth::AuthTable>("auth");
         let public_url = gateway.public_url.as_deref().unwrap_or_default();
         let sorts_people = auth::sorts_people(&self.written.value);
-        let auth = auth.map(|auth| auth.into_settings(public_url, sorts_people));
+        let exchanges = auth::exchanges(&self.written.value);
+        let auth = auth.map(|auth| auth.into_settings(public_url, sorts_people, exchanges));
         let cluster = self.written_table("cluster");
         let mut embedder: search::Settings = self.table("embedder");
         for path in [&mut embedder.onnxruntime, &mut embedder.model, &mut embedder.cache] {

@@ -61,6 +61,9 @@ pub fn losses(old: &Config, new: &Config) -> Vec<String> {
         if let Some(after) = new.servers.get(name) {
             let key = format!("servers.{name}");
             of_server(&key, before, after, &mut lost);
+            if before.credentials.are_personal() && !after.credentials.are_personal() {
+                lost.push(format!("`{key}.credentials`, so that people would share one account"));
+            }
             let change_of = |server: &ServerSettings, gateway| server.on_change.unwrap_or(gateway);
             let is_own = before.on_change.is_some() || after.on_change.is_some();
             if is_own && change_of(before, old.gateway.on_change) > change_of(after, new.gateway.on_change) {

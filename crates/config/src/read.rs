@@ -223,13 +223,14 @@ impl ConfigSource {
         let mut parts = pointer.split('/').skip(1);
         let secret = match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some("servers"), _, Some("oauth"), key) => key == Some("client_secret"),
+            (Some("servers"), _, Some("credentials"), _) => pointer.ends_with("/client_secret"),
             (Some("servers"), _, key, _) => {
                 matches!(key, Some("env" | "headers" | "args" | "url" | "openapi" | "base_url" | "setup"))
             }
             (Some("profiles"), _, Some("tokens"), _)
             | (Some("gateway"), Some("tokens" | "notify" | "approve_webhook"), ..) => true,
             (Some("cluster"), Some("redis"), ..) => true,
-            (Some("auth"), key, _, deeper) => [key, deeper].contains(&Some("client_secret")),
+            (Some("auth"), key, ..) => key == Some("key") || pointer.ends_with("/client_secret"),
             (Some("secrets"), ..) => true,
             (Some("apps"), _, Some("model"), key) => matches!(key, Some("api_key" | "base_url")),
             _ => false,

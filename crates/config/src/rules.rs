@@ -58,6 +58,11 @@ pub(super) const SERVER: TableRules = TableRules {
             "Remove it: each replica of a cluster reaches a remote server by itself.",
         ),
         (&["headers", "oauth"], OnlyWith(&["url", "openapi", "endpoints"]), REMOVE),
+        (
+            &["credentials"],
+            OnlyWith(&["url", "openapi", "endpoints"]),
+            "Remove it: a program takes its credentials from `env`.",
+        ),
         (&["operations"], OnlyWith(&["openapi"]), REMOVE),
         (&OF_REST, OnlyWith(&["openapi", "endpoints"]), REMOVE),
     ],

@@ -15,7 +15,7 @@ use super::{
     apps::{AppTable, model_word},
     auth::AuthTable,
     rest, sandbox,
-    servers::{Placement, ServerTable},
+    servers::{Placement, ServerCredentials, ServerTable},
     values::{BearerToken, time},
 };
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 31] = [
+pub(super) const FORMATS: [(&str, Check); 32] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is not a valid pattern ({})", e.kind()))
@@ -45,6 +45,7 @@ pub(super) const FORMATS: [(&str, Check); 31] = [
     ("redis-url", RedisUrl::check),
     ("http-origin", ReplicaAddress::check),
     ("placement", Placement::check),
+    ("credentials", ServerCredentials::check),
     ("header-name", header_name),
     ("header-value", header_value),
     ("param-header", |text| match UNSETTABLE.iter().any(|name| name.eq_ignore_ascii_case(text)) {

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use nonet_api::tools::{OnChange, Policy, Risk};
 use nonet_wire::Limits;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -99,6 +99,12 @@ pub struct ServerSettings {
     /// names.
     #[serde(default)]
     pub expose: Expose,
+    /// Whose account Nonet uses at the server: one for all (`shared`), or that of each person who has signed in
+    /// at the gateway (`user`), with a connection for each. Or `{ exchange = {...} }`: a token for the server
+    /// that the issuer gives for the person's own.
+    #[serde(default)]
+    #[schemars(schema_with = "credentials_schema")]
+    pub credentials: ServerCredentials,
     /// What happens to secrets in params and answers of this server. Default: as in `[gateway]`.
     pub leaks: Option<OnLeak>,
     /// What happens to text in answers of this server that reads like instructions to a model. Default: as in
@@ -317,6 +323,92 @@ pub enum ServerScope {
     Shared,
     /// One per client, started with its first call and ended with its session, and one for the lists.
     Client,
+}
+
+/// Whose account Nonet uses at a server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum ServerCredentials {
+    /// One for all.
+    #[default]
+    Shared,
+    /// That of each person, who signs in to the server.
+    User,
+    /// That of each person, by a token that is exchanged for their own.
+    Exchange(Arc<TokenExchange>),
+}
+
+impl ServerCredentials {
+    /// Whether each person has an account of their own.
+    pub fn are_personal(&self) -> bool {
+        *self != Self::Shared
+    }
+}
+
+/// How a person's token is exchanged for one of a server (RFC 8693).
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TokenExchange {
+    /// The address that exchanges tokens. Default: the token endpoint of the issuer of the person's token.
+    #[schemars(extend("format" = "issuer-url"), example = &"https://login.example.com/token")]
+    pub token_url: Option<String>,
+    /// Nonet's client id there.
+    #[schemars(length(min = 1), example = &"nonet")]
+    pub client_id: Option<String>,
+    /// The secret of that client.
+    #[schemars(with = "Option<String>", length(min = 1), example = &"${NONET_CLIENT_SECRET}")]
+    pub client_secret: Option<Secret>,
+    /// For whom the new token is, in the issuer's words. With `id_jag`: the `issuer` of the server's own
+    /// sign-in.
+    #[schemars(length(min = 1), example = &"github")]
+    pub audience: Option<String>,
+    /// The scopes of the new token. Default: the issuer decides.
+    #[schemars(example = json!(["repo"]))]
+    pub scopes: Vec<String>,
+    /// `true`: the issuer gives an identity assertion (ID-JAG), for which the server's own sign-in gives the
+    /// token: the extension "enterprise-managed authorization" of MCP. Nonet's client there is that of
+    /// `oauth`.
+    pub id_jag: bool,
+}
+
+impl<'de> Deserialize<'de> for ServerCredentials {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Word(String),
+            Table { exchange: Arc<TokenExchange> },
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Word(word) => match word.as_str() {
+                "shared" => Ok(Self::Shared),
+                "user" => Ok(Self::User),
+                _ => Err(serde::de::Error::custom(CREDENTIALS)),
+            },
+            Written::Table { exchange } => Ok(Self::Exchange(exchange)),
+        }
+    }
+}
+
+/// What `credentials` can be.
+const CREDENTIALS: &str = "must be `shared`, `user` or `{ exchange = {...} }`";
+
+impl ServerCredentials {
+    /// Returns why a word is not whose account it may be.
+    pub(super) fn check(word: &str) -> Result<(), String> {
+        if ["shared", "user"].contains(&word) { Ok(()) } else { Err(CREDENTIALS.into()) }
+    }
+}
+
+fn credentials_schema(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": ["string", "object"],
+        "format": "credentials",
+        "default": "shared",
+        "properties": { "exchange": generator.subschema_for::<TokenExchange>() },
+        "required": ["exchange"],
+        "additionalProperties": false,
+        "examples": ["user"],
+    })
 }
 
 /// On which replicas of a cluster a program runs.

@@ -9,11 +9,11 @@ use nonet_api::{
     tools::CategoryLine,
 };
 use nonet_base::text::clip;
-use nonet_config::{UnusableEntry, shell};
+use nonet_config::{ServerCredentials, UnusableEntry, shell};
 use nonet_search::outcomes;
 use nonet_servers::{
     catalog::APPS,
-    downstream::{ConnectionState, Remedy},
+    downstream::{Connection, ConnectionState, Remedy},
 };
 use nonet_text::{
     fault::{Fault, FaultCode},
@@ -145,6 +145,13 @@ impl Gate {
         (!nearer).then(|| needs_config(server, left_out))
     }
 
+    /// Returns where a person signs in to a server with their own account, if they do.
+    fn account_page(&self, connection: &Connection) -> Option<String> {
+        let is_user = connection.settings().credentials == ServerCredentials::User;
+        let auth = self.config().auth.as_ref().filter(|_| is_user && self.has_person())?;
+        Some(format!("{}/accounts/{}", auth.public_url, connection.name))
+    }
+
     /// Names the servers whose tools search cannot find and whose name or description matches the words of
     /// the search.
     pub(super) fn absent_hint(&self, wanted: &[String]) -> Option<String> {
@@ -162,6 +169,9 @@ impl Gate {
             let why = match connection.state() {
                 _ if is_known || !self.may_concern(name) => continue,
                 ConnectionState::Down { error, .. } => format!("is down: {}", clip(&error, REASON)),
+                ConnectionState::AuthRequired { .. } if let Some(page) = self.account_page(connection) => {
+                    format!("requires sign-in with the user's own account: give them the link {page}")
+                }
                 ConnectionState::AuthRequired { remedy: Remedy::Login(login), .. } => {
                     format!("requires sign-in: the user must run `{login}`")
                 }

@@ -30,6 +30,7 @@ use serde_json::{Map, Value, json};
 
 use nonet_state::{
     conditions::{ConditionInput, Conditions},
+    personal::PersonLists,
     publisher::Publisher,
     servers::Servers,
     session::{Caller, Session},
@@ -45,6 +46,8 @@ pub struct Gate {
     /// The catalogue and its index of the moment.
     pub snapshot: Arc<Snapshot>,
     session: Arc<Session>,
+    /// What servers list for the person, if they have accounts of their own.
+    lists: Option<Arc<PersonLists>>,
 }
 
 /// The rule of tools that always need approval.
@@ -78,13 +81,16 @@ impl Gate {
 impl Gate {
     /// Returns the world, snapshot and profile for one operation of a session. Call once per operation.
     pub fn of(publisher: &Publisher, session: &Arc<Session>) -> Self {
-        Self::new(publisher.servers.world(), publisher.snapshot(), session.clone())
+        let gate = Self::new(publisher.servers.world(), publisher.snapshot(), session.clone());
+        let person = session.of_client().person.as_ref();
+        let lists = person.and_then(|person| publisher.servers.personal.lists_of(person));
+        Self { lists, ..gate }
     }
 
     /// Creates the gate of a session.
     pub fn new(world: Arc<World>, snapshot: Arc<Snapshot>, session: Arc<Session>) -> Self {
         let world = world.seen_by(session.id).map_or(world, Arc::new);
-        Self { world, snapshot, session }
+        Self { world, snapshot, session, lists: None }
     }
 
     /// Returns the configuration of the operation, even if it has been replaced since.
@@ -144,14 +150,25 @@ impl Gate {
 
     /// Whether a tool, or the prompt behind a skill, belongs to another session.
     pub fn hides(&self, tool: &Tool) -> bool {
-        self.is_of_another(tool.session) || tool.of.as_ref().is_some_and(|server| self.is_foreign(server))
+        self.is_of_another(tool.session)
+            || tool.of.as_ref().is_some_and(|server| self.is_foreign(server))
+            || self.is_not_theirs(tool)
+    }
+
+    /// Whether a server with an account of the person's own does not list the tool for them.
+    fn is_not_theirs(&self, tool: &Tool) -> bool {
+        let own = self.lists.as_ref().and_then(|lists| lists.get(&tool.server));
+        own.is_some_and(|own| tool.is_of_server() && !own.contains(&tool.own))
     }
 
     /// Checks a tool, a skill or an app against the rules and the profile. A prompt is visible to callers
     /// that see its server.
     pub fn verdict(&self, tool: &Tool) -> PolicyVerdict {
         if self.hides(tool) {
-            return PolicyVerdict::Deny("it belongs to another session".into());
+            return PolicyVerdict::Deny(match self.is_not_theirs(tool) {
+                true => format!("the account of this person at `{}`", tool.server),
+                false => "it belongs to another session".into(),
+            });
         }
         match self.verdict_of_rules(tool) {
             PolicyVerdict::Allow if always_asks(tool) => PolicyVerdict::Approve(ALWAYS.into()),
@@ -263,6 +280,11 @@ impl Gate {
             .then(|| format!("profiles.{}.deny", scope.name))
     }
 
+    /// Whether somebody has signed in.
+    pub fn has_person(&self) -> bool {
+        self.session.of_client().person.is_some()
+    }
+
     /// Whether the caller sees only a part of the catalogue: it has a profile, or is an app.
     pub fn is_limited(&self) -> bool {
         self.session.profile.is_some() || self.session.app.is_some()
@@ -324,11 +346,25 @@ impl Gate {
         let (snapshot, profile) = (&self.snapshot, &self.session.profile);
         // Views of apps are not cached: an app needs few, and there may be many apps.
         let is_app = self.session.app.is_some();
-        let is_current = |view: &ProfileView| !is_app && Arc::ptr_eq(&view.config, self.config());
+        let is_same = |lists: &Option<Arc<PersonLists>>| match (lists, &self.lists) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let is_current =
+            |view: &ProfileView| !is_app && Arc::ptr_eq(&view.config, self.config()) && is_same(&view.lists);
+        let person = self.session.of_client().person.as_ref().filter(|_| self.lists.is_some());
+        let person = person.map(|person| (profile.clone(), person.key.clone()));
         let owner = Some(self.session.id).filter(|id| snapshot.owners.contains(id));
-        let known = match owner {
-            Some(id) => snapshot.own_views.get(&id).filter(|view| is_current(view)).map(|view| view.clone()),
-            None => snapshot.views.get(profile).filter(|view| is_current(view)).map(|view| view.clone()),
+        let known = match (owner, &person) {
+            (Some(id), _) => {
+                snapshot.own_views.get(&id).filter(|view| is_current(view)).map(|view| view.clone())
+            }
+            (None, Some(person)) => {
+                snapshot.people_views.get(person).filter(|view| is_current(view)).map(|view| view.clone())
+            }
+            (None, None) => {
+                snapshot.views.get(profile).filter(|view| is_current(view)).map(|view| view.clone())
+            }
         };
         if let Some(view) = known {
             return view;
@@ -341,11 +377,13 @@ impl Gate {
         let ranked = priorities.iter().filter_map(|(at, _)| snapshot.tool(*at));
         let ranked = ranked.map(|tool| (tool.name.clone(), tool.version.clone())).collect();
         let seen = snapshot.tools.iter().map(|tool| self.allows(tool)).collect();
-        let view = Arc::new(ProfileView { config: self.config().clone(), seen, priorities, ranked });
-        match owner {
+        let (config, lists) = (self.config().clone(), self.lists.clone());
+        let view = Arc::new(ProfileView { config, lists, seen, priorities, ranked });
+        match (owner, person) {
             _ if is_app => {}
-            Some(id) => drop(snapshot.own_views.insert(id, view.clone())),
-            None => drop(snapshot.views.insert(profile.clone(), view.clone())),
+            (Some(id), _) => drop(snapshot.own_views.insert(id, view.clone())),
+            (None, Some(person)) => drop(snapshot.people_views.insert(person, view.clone())),
+            (None, None) => drop(snapshot.views.insert(profile.clone(), view.clone())),
         }
         view
     }

@@ -61,7 +61,7 @@ use nonet_parts::{
 };
 use nonet_servers::{
     downstream::{ConnectionContext, Dial, Placements, SandboxFolders, process_guard::ProcessGuard},
-    oauth::Vault,
+    oauth::{PeopleVault, Vault},
     pins::Pins,
 };
 use nonet_state::{
@@ -164,7 +164,10 @@ impl Gateway {
         let in_store = place_in_store(&config.file, config.cluster.as_ref());
         let store = open_store(config.cluster.as_ref(), options.state.clone(), retention, &clock, &in_store);
         let (records, store): (_, Arc<dyn Store>) = (store.records.clone(), Arc::new(store));
+        let key = config.auth.as_ref().and_then(|auth| auth.key.as_ref()).map(|key| key.expose());
+        let people = PeopleVault::new(records.clone(), key, options.state.as_deref());
         let around = Arc::new(ConnectionContext {
+            people: Some(people),
             guard: ProcessGuard::new(options.executable),
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),

@@ -104,6 +104,7 @@ impl Gateway {
                 relisted |= matches!(update, ServerUpdate::Listed { .. } | ServerUpdate::Reconfigured);
                 match update {
                     ServerUpdate::Listed { server, connection, session, listing, published } => {
+                        let listing = listing.map(|listing| self.of_all_people(&server, connection, listing));
                         let listing = listing.map(|listing| KnownList::new(listing, connection, session));
                         if let Some(listing) = listing {
                             let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
@@ -142,6 +143,14 @@ impl Gateway {
                 });
                 changed |= self.calls.guides.list(&mut known, &world.config);
             }
+        }
+    }
+
+    /// Returns a list as the catalogue shows it: where people have accounts of their own, with the tools of all.
+    fn of_all_people(&self, server: &Arc<str>, connection: u64, listing: Listing) -> Listing {
+        match self.servers.world().personal.contains(server) {
+            true => self.servers.personal.take(server, connection, listing),
+            false => listing,
         }
     }
 

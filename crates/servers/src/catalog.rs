@@ -29,12 +29,12 @@ use nonet_text::{
 };
 use serde_json::Value;
 
+pub use self::{build::own_name, marks::mark, resolve::CatalogView, tool::Tool};
 use self::{
-    build::{ToolNamePair, build, own_name, renames},
+    build::{ToolNamePair, build, renames},
     changes::{FullNames, Tools, Uses, used_by, with},
     tool::Keys,
 };
-pub use self::{marks::mark, resolve::CatalogView, tool::Tool};
 use crate::{
     pins::ServerTrust,
     prompts_resources::{PromptsResources, ServerOffer},

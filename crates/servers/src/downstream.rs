@@ -59,6 +59,7 @@ use nonet_base::turns::{SharedSlots, Turns};
 use nonet_config::{Placement, SandboxSettings, ServerSettings, Transport};
 use nonet_sandbox::SandboxSpec;
 use nonet_text::leaks::KnownSecrets;
+use nonet_wire::issuer::encoded;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -94,7 +95,10 @@ pub use self::{
     subscriptions::ResourceSubscription,
     turns::{EscapedTexts, QuestionTurns},
 };
-use crate::{catalog::Listing, oauth::Vault};
+use crate::{
+    catalog::Listing,
+    oauth::{PeopleVault, SubjectToken, Vault},
+};
 
 /// The `_meta` key for additions to a call's result: the response `headers` that are wanted, and the
 /// `next_step` for the next page.
@@ -117,6 +121,8 @@ pub struct ConnectionContext {
     pub guard: ProcessGuard,
     /// The store of sign-ins, if sign-ins are kept.
     pub vault: Option<Vault>,
+    /// The accounts of people, if they have any.
+    pub people: Option<Arc<PeopleVault>>,
     /// The command that signs in to a server, up to its name.
     pub login: String,
     /// The secrets of all servers, which are masked in whatever a server says besides its results.
@@ -135,6 +141,7 @@ impl ConnectionContext {
         Self {
             guard: ProcessGuard::new(None),
             vault: None,
+            people: None,
             login: String::new(),
             secrets: SharedSecrets::default(),
             sandboxes: SandboxFolders::default(),
@@ -157,6 +164,27 @@ impl SandboxFolders {
     /// Describes the sandbox of a server. `lasts`: its home folder is kept.
     fn spec(&self, server: &str, settings: &SandboxSettings, cwd: Option<&Path>, lasts: bool) -> SandboxSpec {
         SandboxSpec::new(server, settings, cwd, self.state.as_deref(), &self.config, lasts)
+    }
+}
+
+/// The person whose connection it is, with their own account at the server.
+#[derive(Clone, Debug)]
+pub struct PersonAccess {
+    /// Their key.
+    pub person: Arc<str>,
+    /// The page where they sign in to the server.
+    pub page: String,
+    /// The token of their calls, for servers whose tokens are exchanged for it.
+    pub subject: Arc<SubjectToken>,
+}
+
+impl PersonAccess {
+    /// Returns the page where they sign in, for these scopes besides the usual ones.
+    fn page_for(&self, scopes: &[&str]) -> String {
+        match scopes.is_empty() {
+            true => self.page.clone(),
+            false => format!("{}?scope={}", self.page, encoded(&scopes.join(" "))),
+        }
     }
 }
 
@@ -197,7 +225,9 @@ pub struct Connection {
     subscriptions: Arc<Subscriptions>,
     /// Where the program runs, if one replica of a cluster runs it for all.
     placed: Option<Arc<ProgramPlacement>>,
-    /// The server's last list, for other replicas.
+    /// Whether it is one person's.
+    is_personal: bool,
+    /// The server's last list, for other replicas, and of a person's connection.
     listed: watch::Sender<Option<Arc<Listing>>>,
     /// The requests that wait for an answer.
     sent: AtomicUsize,
@@ -219,16 +249,37 @@ impl Connection {
         context: Arc<ConnectionContext>,
         dial: Option<Box<Dial>>,
     ) -> Self {
+        Self::with_account(name, settings, context, dial, None)
+    }
+
+    /// Returns a person's connection, with their own account.
+    pub fn of_person(
+        name: Arc<str>,
+        settings: ServerSettings,
+        context: Arc<ConnectionContext>,
+        person: &PersonAccess,
+    ) -> Self {
+        let connection = Self::with_account(name, settings, context, None, Some(person));
+        Self { is_personal: true, ..connection }
+    }
+
+    fn with_account(
+        name: Arc<str>,
+        settings: ServerSettings,
+        context: Arc<ConnectionContext>,
+        dial: Option<Box<Dial>>,
+        person: Option<&PersonAccess>,
+    ) -> Self {
         let calls = Arc::new(OpenCalls::masking(context.secrets.clone()));
         let (subscriptions, history) = (Arc::default(), Arc::default());
         let shared_slots = context.slots.clone();
         let placed = (settings.placement != Placement::Each).then(|| context.placements.of(&name));
         let connector: Box<dyn Connector> = match &settings.transport {
             Transport::Rest(rest) if dial.is_none() => {
-                Box::new(RestServer::new(&name, rest.clone(), &settings, &context))
+                Box::new(RestServer::new(&name, rest.clone(), &settings, &context, person))
             }
             _ => {
-                let server = McpServer::new(&name, &settings, context, dial, &calls, &subscriptions);
+                let server = McpServer::new(&name, &settings, context, dial, &calls, &subscriptions, person);
                 Box::new(McpServer { placed: placed.clone(), history: Arc::clone(&history), ..server })
             }
         };
@@ -265,6 +316,7 @@ impl Connection {
             log_level: Mutex::default(),
             subscriptions,
             placed: None,
+            is_personal: false,
             listed: watch::Sender::new(None),
             sent: AtomicUsize::new(0),
             shared_slots: None,
@@ -285,6 +337,7 @@ impl Connection {
             && own.setup == other.setup
             && own.placement == other.placement
             && own.limits == other.limits
+            && own.credentials == other.credentials
     }
 
     /// Returns the token that is cancelled when the server is no longer wanted.
@@ -403,7 +456,21 @@ impl Connection {
         self.placed.as_ref()
     }
 
-    /// Watches the server's last list, if the program has a place.
+    /// Tries again to connect, if the last attempt failed for want of a sign-in. Calls wait for the outcome.
+    pub fn retry_sign_in(&self) {
+        let is_unsigned = |state: &mut ConnectionState| match state {
+            ConnectionState::AuthRequired { .. } => {
+                *state = ConnectionState::Starting;
+                true
+            }
+            _ => false,
+        };
+        if self.state.send_if_modified(is_unsigned) {
+            self.kick.notify_one();
+        }
+    }
+
+    /// Watches the server's last list, if the program has a place, or if the connection is a person's.
     pub fn listed(&self) -> watch::Receiver<Option<Arc<Listing>>> {
         self.listed.subscribe()
     }

@@ -7,8 +7,11 @@
 //! renewed.
 
 mod callback;
+mod exchange;
+mod people;
 mod place;
 mod sign_in;
+mod store;
 mod vault;
 
 use std::{
@@ -20,8 +23,8 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
-use nonet_base::{clock::Clock, files::FileStamp, text::clip};
-use nonet_config::{Grant, OAuth, keyring};
+use nonet_base::{clock::Clock, text::clip};
+use nonet_config::{Grant, OAuth};
 use nonet_wire::{
     http::{HttpFault, Signer},
     rmcp::{chain, is_private_address, is_refused_for_good},
@@ -34,11 +37,14 @@ use rmcp::transport::auth::{
     OAuthClientConfig, StoredCredentials,
 };
 
-pub(crate) use self::place::header_map;
+pub(crate) use self::exchange::PersonExchange;
+use self::store::{SignInStore, StoreStamp};
 pub use self::{
     callback::{Callback, ReturnedBrowser},
-    place::SignInPlace,
-    sign_in::{SignIn, SignInError, SignInRequest},
+    exchange::SubjectToken,
+    people::{PeopleVault, PersonEntry, RegisteredClient},
+    place::{SignInPlace, header_map},
+    sign_in::{PendingSignIn, PeopleClient, SignIn, SignInError, SignInRequest},
     vault::{KeptRecord, SignInRecord, Vault, VaultEntry, VaultError},
 };
 
@@ -74,8 +80,10 @@ impl From<VaultError> for RenewError {
 pub struct TokenAccount {
     url: String,
     settings: OAuth,
-    /// The place of the sign-in in the vault; absent without a vault, or if no user signs in.
-    entry: Option<VaultEntry>,
+    /// The place of the sign-in; absent without a vault, or if no user signs in.
+    entry: Option<SignInStore>,
+    /// How a person's own token becomes one for the server, if their account works so.
+    exchange: Option<PersonExchange>,
     /// Locked during a renewal, so that all of the server's requests wait for one renewal.
     held: tokio::sync::Mutex<HeldSignIn>,
     /// The last tokens and secrets, for [`TokenAccount::mask`].
@@ -87,8 +95,8 @@ pub struct TokenAccount {
 #[derive(Default)]
 struct HeldSignIn {
     record: Option<KeptRecord>,
-    /// The stamp of the file that the record was read from.
-    stamp: Option<FileStamp>,
+    /// The stamp of the place that the record was read from.
+    stamp: Option<StoreStamp>,
     /// The last renewal that failed.
     failed: Option<(Instant, RenewError)>,
 }
@@ -115,10 +123,31 @@ impl TokenAccount {
     /// Returns the account for a server's requests.
     pub fn new(server: &str, url: &str, settings: OAuth, vault: Option<&Vault>) -> Self {
         let vault = vault.filter(|_| settings.grant == Grant::AuthorizationCode);
+        let entry = vault.map(|vault| SignInStore::Machine(vault.entry(server, url)));
+        Self::over(url, settings, entry, None)
+    }
+
+    /// Returns a person's account, for the requests of their connection.
+    pub fn of_person(url: &str, settings: OAuth, entry: PersonEntry) -> Self {
+        Self::over(url, settings, Some(SignInStore::Person(entry)), None)
+    }
+
+    /// Returns a person's account whose tokens are exchanged for their own.
+    pub(crate) fn exchanging(url: &str, settings: OAuth, exchange: PersonExchange) -> Self {
+        Self::over(url, settings, None, Some(exchange))
+    }
+
+    fn over(
+        url: &str,
+        settings: OAuth,
+        entry: Option<SignInStore>,
+        exchange: Option<PersonExchange>,
+    ) -> Self {
         let secret = settings.client_secret.iter().map(|secret| secret.expose().to_string());
         Self {
             url: url.into(),
-            entry: vault.map(|vault| vault.entry(server, url)),
+            entry,
+            exchange,
             held: tokio::sync::Mutex::default(),
             secrets: Mutex::new(secret.collect()),
             settings,
@@ -131,14 +160,28 @@ impl TokenAccount {
         self.settings.grant
     }
 
+    /// Whether its tokens are exchanged for a person's own.
+    pub(crate) fn is_exchanged(&self) -> bool {
+        self.exchange.is_some()
+    }
+
+    /// Whether it gets a token without a user: as itself, or for a person's own.
+    fn is_by_itself(&self) -> bool {
+        self.exchange.is_some() || self.settings.grant == Grant::ClientCredentials
+    }
+
     /// Returns whether a sign-in may succeed: the server's refusal, its host or the settings name a sign-in
     /// server, or the user has signed in before.
     pub async fn is_offered(&self, challenge: &str) -> bool {
         let is_known = challenge.contains("resource_metadata")
             || self.settings.client_id.is_some()
-            || self.settings.issuer.is_some()
-            || self.entry.as_ref().is_some_and(|entry| entry.sign_in().is_some());
+            || self.settings.issuer.is_some();
         if is_known {
+            return true;
+        }
+        if let Some(entry) = &self.entry
+            && entry.sign_in().await.is_some()
+        {
             return true;
         }
         let found = manager(&self.url, &self.settings, Some(challenge));
@@ -158,12 +201,11 @@ impl TokenAccount {
             if held.is_good_in(BEFORE_END, &self.clock) {
                 return Ok(held.token());
             }
-            match (&held.record, self.settings.grant) {
-                (None, Grant::AuthorizationCode) => return Ok(None),
-                (Some(kept), Grant::AuthorizationCode) if kept.record.token().is_none() => {
-                    return Err(over());
-                }
-                _ => held.token(),
+            match &held.record {
+                _ if self.is_by_itself() => held.token(),
+                None => return Ok(None),
+                Some(kept) if kept.record.token().is_none() => return Err(over()),
+                Some(_) => held.token(),
             }
         };
         self.renewed(held, true).await
@@ -223,12 +265,15 @@ impl TokenAccount {
         renewing.await.unwrap_or_else(|error| Err(RenewError::Failed(error.to_string())))
     }
 
-    /// Resolves once the user has signed in or out. A renewal is neither.
+    /// Resolves once the user has signed in or out, or has another token to exchange. A renewal is neither.
     pub async fn changed(&self) {
+        if let Some(exchange) = &self.exchange {
+            return exchange.subject.changed().await;
+        }
         let Some(entry) = &self.entry else { return std::future::pending().await };
         let before = self.held.lock().await.record.as_ref().map(|kept| kept.record.id.clone());
-        while entry.sign_in() == before {
-            tokio::time::sleep(vault::LOOK).await;
+        while entry.sign_in().await == before {
+            entry.changed().await;
         }
     }
 
@@ -251,11 +296,10 @@ impl TokenAccount {
     /// Reads the vault if it has changed.
     async fn look(&self, held: &mut HeldSignIn) -> Result<(), VaultError> {
         let Some(entry) = &self.entry else { return Ok(()) };
-        let stamp = entry.stamp();
+        let stamp = Some(entry.stamp());
         if stamp != held.stamp {
             // The stamp is taken before the read, so that a write in between is noticed next time.
-            let from = entry.clone();
-            let record = entry.apart(move || from.read()).await?;
+            let record = entry.read().await?;
             *held = HeldSignIn { record, stamp, failed: None };
             if let Some(kept) = &held.record {
                 self.hide(&kept.record);
@@ -266,9 +310,12 @@ impl TokenAccount {
 
     /// Renews the token, unless another process has just done so.
     async fn renew(&self, held: &mut HeldSignIn) -> Result<Option<String>, RenewError> {
-        if self.settings.grant == Grant::ClientCredentials {
+        if self.is_by_itself() {
             // Such a token is not stored: a request yields the next one.
-            let record = limited(Box::pin(exchange(&self.url, &self.settings))).await?;
+            let record = match &self.exchange {
+                Some(exchange) => limited(Box::pin(exchange.token(&self.url, &self.settings))).await?,
+                None => limited(Box::pin(exchange(&self.url, &self.settings))).await?,
+            };
             self.hide(&record);
             held.record = Some(KeptRecord { record, in_keyring: false });
             return Ok(held.token());
@@ -277,6 +324,7 @@ impl TokenAccount {
         // One renewal at a time on this machine: many servers accept a refresh token only once.
         let _lock = entry.lock().await?;
         let before = held.token();
+        held.stamp = None;
         self.look(held).await?;
         if held.token() != before && held.is_good_in(BEFORE_END, &self.clock) {
             return Ok(held.token());
@@ -293,12 +341,11 @@ impl TokenAccount {
             Err(RenewError::Failed(_)) => {}
         }
         if matches!(renewed, Ok(_) | Err(RenewError::Over(_)))
-            && entry.sign_in().as_ref() == Some(&kept.record.id)
+            && entry.sign_in().await.as_ref() == Some(&kept.record.id)
         {
             held.record = Some(kept.clone());
-            let to = entry.clone();
-            match entry.apart(move || to.write(&kept, keyring::UNATTENDED)).await {
-                Ok(()) => held.stamp = entry.stamp(),
+            match entry.replace(kept).await {
+                Ok(()) => held.stamp = Some(entry.stamp()),
                 // The token is still valid in this process.
                 Err(error) => tracing::error!("a renewed sign-in could not be stored: {error}"),
             }
@@ -373,10 +420,11 @@ async fn manager(url: &str, settings: &OAuth, challenge: Option<&str>) -> Result
     let takes_documents = metadata.additional_fields.get("client_id_metadata_document_supported");
     let takes_documents = takes_documents.and_then(serde_json::Value::as_bool).unwrap_or(false);
     let issuer = metadata.issuer.clone();
+    let token_endpoint = metadata.token_endpoint.clone();
     let registers = metadata.registration_endpoint.is_some();
     let is_named = resolution.source.is_discovered();
     manager.set_metadata(resolution.metadata);
-    Ok(SignInServer { manager, issuer, registers, takes_documents, is_named })
+    Ok(SignInServer { manager, issuer, token_endpoint, registers, takes_documents, is_named })
 }
 
 /// Returns whether codes, secrets and tokens may go to an address that the server at `url` names: over TLS,
@@ -402,6 +450,7 @@ fn resource(url: &str) -> String {
 struct SignInServer {
     manager: AuthorizationManager,
     issuer: Option<String>,
+    token_endpoint: String,
     registers: bool,
     /// Whether a client id may be the address of the client's metadata document.
     takes_documents: bool,

@@ -66,6 +66,11 @@ pub fn not_ready(server: &str, state: ConnectionState) -> Fault {
                         "`{server}` requires sign-in{more}. The user must run `{login}` in a terminal, which opens a browser; Nonet connects as soon as that is done."
                     )
                 }
+                Remedy::Page(page) => sign_in_at(server, &page),
+                Remedy::Exchange => format!(
+                    "`{server}` gives no access for the token of this person ({error}). The person must sign in again with their \
+                     client, or ask whoever runs this gateway about `credentials` of [servers.{server}]."
+                ),
                 Remedy::Client => format!(
                     "`{server}` rejects Nonet's OAuth client ({error}). The user must check `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]; Nonet reloads the changed file at once."
                 ),
@@ -82,6 +87,14 @@ pub fn not_ready(server: &str, state: ConnectionState) -> Fault {
             ),
         ),
     }
+}
+
+/// Says where a person signs in to a server.
+fn sign_in_at(server: &str, page: &str) -> String {
+    format!(
+        "`{server}` requires sign-in with the user's own account. Give the user this link to open in a browser, and call again \
+         once they have signed in there: {page}"
+    )
 }
 
 /// The warning for a call that a second call might repeat.
@@ -181,6 +194,12 @@ fn not_allowed(tool: &Tool, error: &str, remedy: Remedy) -> Fault {
     let Tool { server, full, .. } = tool;
     let task = match remedy {
         Remedy::Login(login) => format!("run `{login}` in a terminal, which opens a browser"),
+        Remedy::Page(page) => format!("sign in with their own account, at this link in a browser: {page}"),
+        Remedy::Exchange => {
+            format!(
+                "ask whoever runs this gateway for a token with more scopes (`credentials` of [servers.{server}])"
+            )
+        }
         Remedy::Client => {
             format!("check `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]")
         }

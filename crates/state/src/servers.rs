@@ -2,14 +2,15 @@
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use arc_swap::ArcSwap;
 use dashmap::DashSet;
 use nonet_api::notice::WorldChanges;
-use nonet_config::{Config, ServerScope, ServerSettings};
+use nonet_auth::Person;
+use nonet_config::{Config, ServerCredentials, ServerScope, ServerSettings};
 use nonet_servers::downstream::{
     Connection, ConnectionContext, ConnectionState, Dial, LogLevel, Reach, ServerUpdate,
 };
@@ -19,6 +20,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     known_secrets::secrets_of,
+    personal::PersonalConnections,
     session::Caller,
     unmatched::ReportedUnmatched,
     world::{Connections, Transition, World},
@@ -28,6 +30,8 @@ use crate::{
 const STOP_LIMIT: Duration = Duration::from_secs(6);
 /// How long calls in flight to a removed server may continue.
 const RETIRE_LIMIT: Duration = Duration::from_secs(300);
+/// How often the connections of people are looked at.
+const SWEEP: Duration = Duration::from_secs(30);
 
 /// The tasks of a gateway and the signal that stops them. Clones share both.
 #[derive(Clone, Debug, Default)]
@@ -80,6 +84,10 @@ pub struct Servers {
     log_levels: Mutex<BTreeMap<u64, LogLevel>>,
     /// Reported rules without a match.
     pub unmatched: ReportedUnmatched,
+    /// The connections of people with their own accounts.
+    pub personal: PersonalConnections,
+    /// Where connections send their lists, once they are started.
+    updates: OnceLock<mpsc::Sender<ServerUpdate>>,
     /// The gateway's tasks and their end.
     pub life: Lifetime,
     /// When the gateway was made.
@@ -109,6 +117,8 @@ impl Servers {
             persisting: DashSet::default(),
             log_levels: Mutex::default(),
             unmatched: ReportedUnmatched::default(),
+            personal: PersonalConnections::default(),
+            updates: OnceLock::new(),
             life,
             since: Instant::now(),
         }
@@ -168,10 +178,12 @@ impl Servers {
 
     /// Starts all servers and returns at once; `false` if they were started before. Sends their lists to
     /// `updates`.
-    pub fn start(&self, updates: &mpsc::Sender<ServerUpdate>) -> bool {
+    pub fn start(self: &Arc<Self>, updates: &mpsc::Sender<ServerUpdate>) -> bool {
         if self.started.send_replace(true) {
             return false;
         }
+        let _ = self.updates.set(updates.clone());
+        self.sweep_people();
         for connection in self.world().connections.values() {
             self.supervise(connection, updates);
         }
@@ -297,6 +309,12 @@ impl Servers {
         server: &Arc<str>,
     ) -> Arc<Connection> {
         let settings = shared.settings();
+        if settings.credentials.are_personal()
+            && !shared.is_held()
+            && let Some(person) = caller.whose()
+        {
+            return self.connection_of(person, server, &settings);
+        }
         if settings.scope == ServerScope::Shared || !caller.lasting || shared.is_held() {
             return shared;
         }
@@ -308,6 +326,97 @@ impl Servers {
             own
         };
         caller.session.connection(server, &settings, begin)
+    }
+
+    /// Returns a person's own connection to a server.
+    pub fn connection_of(
+        &self,
+        person: &Person,
+        server: &Arc<str>,
+        settings: &ServerSettings,
+    ) -> Arc<Connection> {
+        let page = || self.account_page(server);
+        let fits = |known: &Connection| known.is_reached_by(settings) && !known.retired().is_cancelled();
+        self.personal.of(server, person, page, fits, |access| {
+            let own = Connection::of_person(server.clone(), settings.clone(), self.around.clone(), access);
+            own.begin_with_log(self.wanted_log());
+            let own = Arc::new(own);
+            match self.updates.get() {
+                Some(updates) => self.supervise(&own, updates),
+                // Nothing is started yet, so nothing is called.
+                None => self.supervise(&own, &mpsc::channel(1).0),
+            }
+            own
+        })
+    }
+
+    /// Returns the address at which people sign in to a server.
+    pub fn account_page(&self, server: &str) -> String {
+        let config = self.config();
+        let public = config.auth.as_ref().map(|auth| auth.public_url.as_str()).unwrap_or_default();
+        format!("{public}/accounts/{server}")
+    }
+
+    /// Connects the accounts of a person who calls, so that what they have is known before they search. Returns
+    /// at once.
+    pub fn greet(self: &Arc<Self>, person: &Arc<Person>) {
+        let world = self.world();
+        if world.personal.is_empty() || !self.personal.greets(person) {
+            return;
+        }
+        let (servers, person) = (self.clone(), person.clone());
+        self.life.tasks.spawn(async move {
+            for server in world.personal.iter() {
+                let Some(connection) = world.connections.get(server) else { continue };
+                let settings = connection.settings();
+                if !connection.is_held() && servers.has_account(&person, server, &settings).await {
+                    servers.connection_of(&person, server, &settings);
+                }
+            }
+        });
+    }
+
+    /// Connects a person's accounts after they have signed in to a server, at their next request.
+    pub fn signed_in(&self, person: &str) {
+        self.personal.forget_greeting(person);
+    }
+
+    /// Ends a person's connection to a server that they have signed out of.
+    pub fn signed_out(&self, person: &str, server: &str) {
+        self.personal.end_of(server, person);
+    }
+
+    async fn has_account(&self, person: &Person, server: &str, settings: &ServerSettings) -> bool {
+        let Some((url, ..)) = settings.transport.sign_in() else { return false };
+        match (&settings.credentials, &self.around.people) {
+            (ServerCredentials::Exchange(_), _) => person.token.is_some(),
+            (ServerCredentials::User, Some(people)) => {
+                let kept = people.account(&person.key, server, url).read().await;
+                kept.is_ok_and(|kept| kept.is_some())
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends the connections of people that nobody uses, or whose server has changed.
+    fn sweep_people(self: &Arc<Self>) {
+        let (servers, stop) = (Arc::downgrade(self), self.life.stop.clone());
+        self.life.tasks.spawn(async move {
+            let mut beat = tokio::time::interval(SWEEP);
+            loop {
+                tokio::select! {
+                    _ = beat.tick() => {}
+                    () = stop.cancelled() => return,
+                }
+                let Some(servers) = servers.upgrade() else { return };
+                let world = servers.world();
+                let shared = |server: &str| world.connections.get(server).filter(|one| !one.is_held());
+                servers.personal.sweep(|server, connection| {
+                    shared(server).is_some_and(|one| connection.is_reached_by(&one.settings()))
+                });
+                servers.personal.forget(|server| world.connections.contains_key(server));
+            }
+        });
     }
 
     /// Waits up to `limit` until each server is ready or has failed once.

@@ -371,6 +371,11 @@ impl Caller {
         self.asker.as_ref().filter(|asker| asker.can_answer(ELICITATION, &json!({})))
     }
 
+    /// Returns the person whose accounts the call uses, if somebody has signed in.
+    pub fn whose(&self) -> Option<&Arc<Person>> {
+        self.person.as_ref().or(self.session.of_client().person.as_ref())
+    }
+
     /// Returns the owner of this caller's jobs.
     pub fn owner(&self) -> JobOwner {
         JobOwner {

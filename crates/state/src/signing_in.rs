@@ -1,15 +1,22 @@
-//! A sign-in that starts on the page: the browser opens an address, and returns to this machine.
+//! Sign-ins to servers that start on the page, where the browser returns to this machine, and those that a call
+//! asks its person for.
 
 use std::time::Duration;
 
 use nonet_config::Grant;
-use nonet_servers::oauth::{Callback, SignIn, SignInError, SignInPlace, SignInRecord, SignInRequest};
+use nonet_servers::{
+    downstream::{ClientChannel, Connection, ConnectionState, ELICITATION, InputRequests},
+    oauth::{Callback, SignIn, SignInError, SignInPlace, SignInRecord, SignInRequest},
+};
+use serde_json::json;
 
-use crate::servers::Servers;
+use crate::{servers::Servers, session::Caller};
 
 /// How long the sign-in server may take to provide the address, and how long the user may take for the rest.
 const BEGIN: Duration = Duration::from_secs(30);
 const RETURN: Duration = Duration::from_secs(300);
+/// The key of the question.
+const SIGN_IN: &str = "sign_in";
 
 impl Servers {
     /// Starts the sign-in to a server. Returns the address to open; the rest happens when the browser
@@ -38,6 +45,7 @@ impl Servers {
             redirect_uri: callback.redirect_uri.clone(),
             scopes: &[],
             before: kept.as_ref().map(|kept| &kept.record),
+            people: None,
         };
         let begun = match tokio::time::timeout(BEGIN, Box::pin(SignIn::begin(request))).await {
             Ok(Ok(begun)) => begun,
@@ -70,6 +78,44 @@ impl Servers {
         });
         Ok(address)
     }
+}
+
+/// Asks the person of a call to sign in to a server on the gateway's page, where their client can show the link
+/// (elicitation by URL), and waits until they have. Returns whether the call can be made now.
+pub async fn ask_to_sign_in(caller: &Caller, connection: &Connection, page: &str) -> bool {
+    let Some(asker) = asker_of_links(caller) else { return false };
+    let server = &connection.name;
+    let params = json!({
+        "mode": "url",
+        "message": format!("`{server}` needs your own account. Sign in there, and this call goes on."),
+        "url": page,
+        "elicitationId": uuid::Uuid::new_v4().simple().to_string(),
+    });
+    let question = json!({ "method": ELICITATION, "params": params });
+    let asked = asker.put(InputRequests::from_iter([(SIGN_IN.to_string(), question)]));
+    let replies = tokio::select! {
+        replies = asked => replies,
+        () = caller.cancel.cancelled() => return false,
+    };
+    let has_agreed = replies
+        .and_then(|mut replies| replies.remove(SIGN_IN)?.ok())
+        .is_some_and(|reply| reply["action"] == "accept");
+    if !has_agreed {
+        return false;
+    }
+    let mut states = connection.watch();
+    // The client says that the user opens the link; the user still has to come back.
+    let signed_in = states.wait_for(|state| matches!(state, ConnectionState::Ready { .. }));
+    tokio::select! {
+        ended = tokio::time::timeout(RETURN, signed_in) => ended.is_ok_and(|state| state.is_ok()),
+        () = caller.cancel.cancelled() => false,
+    }
+}
+
+/// Returns the channel to a client that shows links to its user.
+pub fn asker_of_links(caller: &Caller) -> Option<&ClientChannel> {
+    let asker = caller.asker.as_ref().filter(|_| !caller.unasked && !caller.session.unattended);
+    asker.filter(|asker| asker.can_answer(ELICITATION, &json!({ "mode": "url" })))
 }
 
 /// Waits for the browser to return.

@@ -11,7 +11,7 @@ use nonet_search::Index;
 use nonet_servers::catalog::{Catalog, CatalogSource, EntryKind, Tool};
 use nonet_text::name::Namespaces;
 
-use crate::world::names_of;
+use crate::{personal::PersonLists, world::names_of};
 
 /// A catalogue and the index built from it.
 pub struct Snapshot {
@@ -29,6 +29,8 @@ pub struct Snapshot {
     pub owners: Arc<[u64]>,
     /// The views of sessions with servers of their own, by session.
     pub own_views: Arc<DashMap<u64, Arc<ProfileView>>>,
+    /// The views of people with lists of their own, by profile and person.
+    pub people_views: Arc<DashMap<(Option<String>, Arc<str>), Arc<ProfileView>>>,
     /// The size of all definitions, computed on first use.
     bytes: Arc<OnceLock<usize>>,
 }
@@ -37,6 +39,8 @@ pub struct Snapshot {
 pub struct ProfileView {
     /// The configuration with the profile.
     pub config: Arc<Config>,
+    /// The lists of the person, if they have some of their own.
+    pub lists: Option<Arc<PersonLists>>,
     /// Whether the profile allows the tool.
     pub seen: Box<[bool]>,
     /// The tools with a priority.
@@ -104,8 +108,17 @@ impl Snapshot {
 
     fn of(catalog: Arc<Catalog>, tools: Arc<[Arc<Tool>]>, index: Arc<Index>, generation: u64) -> Snapshot {
         let owners = catalog.servers().values().filter_map(|entry| entry.session).collect();
-        let (views, own_views) = (Arc::default(), Arc::default());
-        Snapshot { catalog, index, generation, tools, views, owners, own_views, bytes: Arc::default() }
+        Snapshot {
+            catalog,
+            index,
+            generation,
+            tools,
+            views: Arc::default(),
+            owners,
+            own_views: Arc::default(),
+            people_views: Arc::default(),
+            bytes: Arc::default(),
+        }
     }
 
     /// Returns the same catalogue with another index.
@@ -113,7 +126,8 @@ impl Snapshot {
         let (catalog, tools) = (self.catalog.clone(), self.tools.clone());
         let (views, bytes) = (self.views.clone(), self.bytes.clone());
         let (owners, own_views) = (self.owners.clone(), self.own_views.clone());
-        Snapshot { catalog, index, generation: self.generation, tools, views, owners, own_views, bytes }
+        let (generation, people_views) = (self.generation, self.people_views.clone());
+        Snapshot { catalog, index, generation, tools, views, owners, own_views, people_views, bytes }
     }
 
     /// Returns the tool of a document of the index.

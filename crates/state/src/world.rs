@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use nonet_api::notice::WorldChanges;
-use nonet_config::{Config, ServerSettings};
+use nonet_config::{Config, Secret, ServerSettings};
 use nonet_servers::downstream::Connection;
 use nonet_text::{leaks::KnownSecrets, name::Namespaces};
 
@@ -21,6 +21,8 @@ pub struct World {
     pub connections: Arc<Connections>,
     /// The sessions' servers, each with its session.
     pub owners: Arc<BTreeMap<Arc<str>, u64>>,
+    /// The servers at which people have accounts of their own.
+    pub personal: Arc<[Arc<str>]>,
     /// The secrets of the configuration and of those servers.
     pub secrets: Arc<KnownSecrets>,
     /// The names of all servers: servers of the file, including disabled and left-out ones, and sessions'
@@ -58,7 +60,11 @@ impl World {
         let owners = Arc::new(connections.iter().filter_map(owner).collect());
         let secrets = Arc::new(secrets_of(&config, &connections));
         let names = Namespaces::new(names_of(&config).chain(connections.keys().map(|name| &**name)));
-        World { config, connections: Arc::new(connections), owners, secrets, names: Arc::new(names) }
+        let is_personal = |connection: &Connection| connection.settings().credentials.are_personal();
+        let personal = connections.iter().filter(|(_, connection)| is_personal(connection));
+        let personal = personal.map(|(name, _)| name.clone()).collect();
+        let connections = Arc::new(connections);
+        World { config, connections, owners, personal, secrets, names: Arc::new(names) }
     }
 
     /// Returns the world without the servers of other sessions; `None` if there are none.
@@ -139,6 +145,10 @@ impl World {
     }
 }
 
+fn key_of(config: &Config) -> Option<&Secret> {
+    config.auth.as_ref()?.key.as_ref()
+}
+
 /// Returns the changed settings that are read only at start.
 fn needs_restart(old: &Config, new: &Config) -> Vec<Cow<'static, str>> {
     let (before, after) = (&old.gateway, &new.gateway);
@@ -155,6 +165,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<Cow<'static, str>> {
         ("gateway.keep_results_*", kept),
         ("gateway.allowed_*", allowed),
         ("gateway.public_url", is_public_same),
+        ("auth.key", key_of(old) == key_of(new)),
     ];
     settings.into_iter().filter(|(_, same)| !same).map(|(setting, _)| setting.into()).collect()
 }

@@ -209,10 +209,12 @@ pub enum RecordKind {
     Approval,
     /// A person who has signed in, as their token last described them.
     Person,
+    /// A person's account at a server: their sealed tokens. Its owner is the person.
+    Account,
 }
 
 impl RecordKind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Watch,
         Self::Schedule,
         Self::Fact,
@@ -223,6 +225,7 @@ impl RecordKind {
         Self::Notice,
         Self::Approval,
         Self::Person,
+        Self::Account,
     ];
 
     fn as_str(self) -> &'static str {
@@ -237,14 +240,19 @@ impl RecordKind {
             Self::Notice => "notice",
             Self::Approval => "approval",
             Self::Person => "person",
+            Self::Account => "account",
         }
     }
 
-    fn is_forgotten_with(self) -> ForgetTarget {
+    fn is_forgotten_with(self) -> Option<ForgetTarget> {
         match self {
-            Self::Fact | Self::Goal | Self::Todo => ForgetTarget::Memory,
-            Self::Watch | Self::Schedule | Self::Parked | Self::Script | Self::Person => ForgetTarget::Plans,
-            Self::Notice | Self::Approval => ForgetTarget::Messages,
+            Self::Fact | Self::Goal | Self::Todo => Some(ForgetTarget::Memory),
+            Self::Watch | Self::Schedule | Self::Parked | Self::Script | Self::Person => {
+                Some(ForgetTarget::Plans)
+            }
+            Self::Notice | Self::Approval => Some(ForgetTarget::Messages),
+            // Ends when the person signs out.
+            Self::Account => None,
         }
     }
 }
@@ -448,7 +456,7 @@ pub enum ForgetTarget {
 
 impl ForgetTarget {
     fn records(self) -> Vec<RecordKind> {
-        RecordKind::ALL.into_iter().filter(|kind| kind.is_forgotten_with() == self).collect()
+        RecordKind::ALL.into_iter().filter(|kind| kind.is_forgotten_with() == Some(self)).collect()
     }
 
     /// Returns the file, the tables in it, and a statement for what else belongs to them.

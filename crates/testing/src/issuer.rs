@@ -1,6 +1,7 @@
 //! An issuer of access tokens on a port of its own, and its keys.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -11,8 +12,8 @@ use std::{
 
 use axum::{
     Router,
-    extract::{Request, State},
-    http::StatusCode,
+    extract::{Query, Request, State},
+    http::{StatusCode, Uri},
     response::{IntoResponse, Response},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -86,6 +87,12 @@ struct Answers {
     metadata: Mutex<Value>,
     keys: Mutex<Vec<Value>>,
     about: Mutex<Value>,
+    /// Who is signed in with the browser: the key of their ID tokens, and the claims.
+    browser: Mutex<Option<(Arc<TokenKey>, Value)>>,
+    /// The query of each authorization whose code was not used yet, by code.
+    codes: Mutex<HashMap<String, HashMap<String, String>>>,
+    /// The forms of the token endpoint.
+    forms: Mutex<Vec<HashMap<String, String>>>,
     fetched: AtomicUsize,
     asked: AtomicUsize,
 }
@@ -147,6 +154,24 @@ impl TokenIssuer {
         *held(&self.answers.about) = about;
     }
 
+    /// Lets somebody be signed in with the browser from now on: `/authorize` sends it back at once, and `/token`
+    /// gives an ID token with these claims, signed with the key.
+    pub fn lets_in(&self, key: &Arc<TokenKey>, claims: Value) {
+        *held(&self.answers.browser) = Some((key.clone(), claims));
+        self.says(json!({
+            "issuer": self.address,
+            "jwks_uri": format!("{}/keys", self.address),
+            "authorization_endpoint": format!("{}/authorize", self.address),
+            "token_endpoint": format!("{}/token", self.address),
+            "authorization_response_iss_parameter_supported": true,
+        }));
+    }
+
+    /// Returns the forms that its token endpoint got.
+    pub fn forms(&self) -> Vec<HashMap<String, String>> {
+        held(&self.answers.forms).clone()
+    }
+
     /// Returns how often its keys were fetched.
     pub fn times_fetched(&self) -> usize {
         self.answers.fetched.load(Ordering::Relaxed)
@@ -163,8 +188,69 @@ impl TokenIssuer {
     }
 }
 
+/// Returns the pairs of a form or a query.
+fn pairs(text: &str) -> HashMap<String, String> {
+    let uri: Uri = format!("http://a/?{text}").parse().unwrap_or_default();
+    Query::try_from_uri(&uri).map(|Query(pairs)| pairs).unwrap_or_default()
+}
+
+/// Sends a browser back with a code.
+fn authorize(answers: &Answers, query: &str) -> Response {
+    let query = pairs(query);
+    let get = |name: &str| query.get(name).cloned().unwrap_or_default();
+    if get("code_challenge_method") != "S256" || get("response_type") != "code" {
+        return StatusCode::BAD_REQUEST.into_response();
+    }
+    let mut codes = held(&answers.codes);
+    let code = format!("code-{}", codes.len() + 1);
+    let issuer = held(&answers.metadata)["issuer"].as_str().unwrap_or_default().to_owned();
+    let issuer = issuer.replace(':', "%3A").replace('/', "%2F");
+    let to = format!("{}?code={code}&state={}&iss={issuer}", get("redirect_uri"), get("state"));
+    codes.insert(code, query);
+    (StatusCode::FOUND, [("location", to)]).into_response()
+}
+
+/// Gives tokens for a code, or in exchange for the token of a person.
+fn token(answers: &Answers, form: &[u8]) -> Response {
+    let form = pairs(&String::from_utf8_lossy(form));
+    held(&answers.forms).push(form.clone());
+    let get = |name: &str| form.get(name).cloned().unwrap_or_default();
+    let refused = |why: &str| (StatusCode::BAD_REQUEST, json!({ "error": why }).to_string()).into_response();
+    if get("grant_type").ends_with("token-exchange") {
+        let claims = get("subject_token").split('.').nth(1).map(String::from).unwrap_or_default();
+        let claims = URL_SAFE_NO_PAD.decode(claims).unwrap_or_default();
+        let claims: Value = serde_json::from_slice(&claims).unwrap_or_default();
+        let Some(subject) = claims["sub"].as_str() else { return refused("invalid_grant") };
+        let kind = get("requested_token_type");
+        let given = json!({ "access_token": format!("exchanged-{subject}"), "issued_token_type": kind, "expires_in": 600 });
+        return given.to_string().into_response();
+    }
+    let Some(asked) = held(&answers.codes).remove(&get("code")) else { return refused("invalid_grant") };
+    let digest = ring::digest::digest(&ring::digest::SHA256, get("code_verifier").as_bytes());
+    let is_same = |name: &str| asked.get(name) == form.get(name);
+    if asked.get("code_challenge") != Some(&URL_SAFE_NO_PAD.encode(digest)) || !is_same("redirect_uri") {
+        return refused("invalid_grant");
+    }
+    let Some((key, mut claims)) = held(&answers.browser).clone() else { return refused("access_denied") };
+    let mut put = |name: &str, value: Value| {
+        claims.as_object_mut().expect("claims are an object").entry(name).or_insert(value);
+    };
+    put("iss", held(&answers.metadata)["issuer"].clone());
+    put("aud", json!(asked["client_id"]));
+    put("nonce", json!(asked["nonce"]));
+    put("exp", json!(4_102_444_800_u64));
+    let header = json!({ "alg": "ES256", "kid": key.id, "typ": "JWT" });
+    json!({ "id_token": key.token(&header, &claims), "token_type": "Bearer" }).to_string().into_response()
+}
+
 async fn answer(State(answers): State<Arc<Answers>>, request: Request) -> Response {
-    let body = match request.uri().path() {
+    let (parts, body) = request.into_parts();
+    let body = match parts.uri.path() {
+        "/authorize" => return authorize(&answers, parts.uri.query().unwrap_or_default()),
+        "/token" => {
+            let form = axum::body::to_bytes(body, 1 << 20).await.unwrap_or_default();
+            return token(&answers, &form);
+        }
         "/.well-known/openid-configuration" => held(&answers.metadata).clone(),
         "/keys" => {
             answers.fetched.fetch_add(1, Ordering::Relaxed);

@@ -9,12 +9,14 @@ mod direct;
 mod heavy;
 pub mod http;
 mod inbox;
+pub mod issuer;
 mod lines;
 mod message;
 pub mod mirrored;
 pub mod reach;
 pub mod rmcp;
 mod scan;
+pub mod sealing;
 mod sse;
 pub mod web;
 

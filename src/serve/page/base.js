@@ -117,6 +117,8 @@ const KEPT_TOKEN = "nonet-token";
 const KEPT_GATEWAY = "nonet-gateway";
 const SILENT = "Nonet does not answer.";
 let token = "";
+/** Who has signed in with this browser, where people do: their name, role, and what goes with each order. */
+let user = null;
 /** The gateway that is shown, by its id: empty for the one that serves the page, null before anybody has chosen. */
 let gateway = null;
 try { gateway = sessionStorage.getItem(KEPT_GATEWAY); } catch {}
@@ -159,10 +161,14 @@ function canKeepGateway() {
 /** Asks the gateway that is shown; `here`: the one that serves the page. */
 async function api(path, { here = false, ...options } = {}) {
   const sent = token;
-  const headers = { "X-Nonet-Token": sent, ...(gateway && !here ? { "X-Nonet-Gateway": gateway } : {}) };
-  const answer = await fetch(`/ui/api/${path}`, { ...options, cache: "no-store", credentials: "omit", redirect: "error", headers });
+  const headers = user ? { "X-Nonet-Csrf": user.csrf ?? "" } : { "X-Nonet-Token": sent, ...(gateway && !here ? { "X-Nonet-Gateway": gateway } : {}) };
+  const answer = await fetch(`/ui/api/${path}`, { ...options, cache: "no-store", credentials: user ? "same-origin" : "omit", redirect: "error", headers });
+  if (user && answer.status === 401) {
+    signIn();
+    throw new Refused();
+  }
   if (answer.status === 410 && gateway) chooseGateway("", "The gateway shown here has ended.");
-  if (answer.status === 401 || (answer.status === 403 && !(gateway && !here))) {
+  if (answer.status === 401 || (answer.status === 403 && !user && !(gateway && !here))) {
     if (sent === token) closeGate("Nonet does not accept this tab's token. Nonet may have restarted: each start has a new link, which `nonet ui` opens.");
     throw new Refused();
   }
@@ -189,8 +195,27 @@ function closeGate(why) {
   $("gate-title").focus();
 }
 
-function openGate() {
-  if (!token) return closeGate("The link carries a token, so that no other page and no other user of this machine can read your calls or stop your servers.");
+const signIn = () => location.assign("/ui/login?to=/ui");
+
+/** Looks who has signed in with this browser. Returns whether the page may open; where people sign in, sends others to it. */
+async function knowsUser() {
+  const answer = await fetch("/ui/api/user", { cache: "no-store", credentials: "same-origin", redirect: "error" }).catch(() => null);
+  const told = await answer?.json().catch(() => null);
+  if (told?.error?.sign_in) return signIn(), false;
+  if (answer?.status === 403) return closeGate(said(told?.error?.message, 300)), false;
+  user = answer?.ok ? told : null;
+  if (!user) return true;
+  gateway = "";
+  write("user-name", `${said(user.name)} (${user.role})`);
+  $("user-csrf").value = user.csrf ?? "";
+  hide("user-part", false);
+  document.body.dataset.role = user.role;
+  return true;
+}
+
+async function openGate() {
+  if (!token && !user && !(await knowsUser())) return;
+  if (!token && !user) return closeGate("The link carries a token, so that no other page and no other user of this machine can read your calls or stop your servers.");
   hide("gate", true);
   hide("live", false);
   hide("views", false);
@@ -198,7 +223,7 @@ function openGate() {
   showView();
   poll();
   follow();
-  loadGateways();
+  if (!user) loadGateways();
 }
 
 function stop() {

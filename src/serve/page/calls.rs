@@ -119,6 +119,6 @@ async fn repeat(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Res
         let message = "The params of this call are no longer in memory, or are too large to be kept.";
         wrong(StatusCode::CONFLICT, message)
     })?;
-    gateway.observing.audit_event("page", || json!({ "action": "repeat", "tool": &*call.tool }));
+    super::audit(&gateway, || json!({ "action": "repeat", "tool": &*call.tool }));
     Ok(call_as_user(&gateway, &call.tool, params).await)
 }

@@ -140,6 +140,6 @@ async fn apply(
         return Err(wrong(StatusCode::CONFLICT, message));
     };
     tracing::info!(client, action = done, "requested on the live page");
-    gateway.observing.audit_event("page", || json!({ "client": client, "action": done }));
+    super::audit(&gateway, || json!({ "client": client, "action": done }));
     Ok(answer(StatusCode::OK, &AppliedChange { told, file: applied.file, backup: applied.backup }))
 }

@@ -58,6 +58,9 @@ pub struct SilentGateway {
     pub why: String,
 }
 
+/// The header that names the gateway that a request is meant for.
+pub(super) const GATEWAY: &str = "x-nonet-gateway";
+
 #[cfg(unix)]
 mod sockets {
     use std::{io, time::Duration};
@@ -81,8 +84,6 @@ mod sockets {
     use nonet_store::shared::PageSockets;
     use serde_json::Value;
 
-    /// The header that names the gateway that a request is meant for.
-    const GATEWAY: &str = "x-nonet-gateway";
     /// How long another gateway may take to say which one it is.
     const PATIENCE: Duration = Duration::from_secs(1);
     /// The pause after a connection that could not be accepted.

@@ -213,7 +213,7 @@ pub(super) fn told_secrets(imported: &ImportPlan) -> Vec<String> {
 
 fn tell(gateway: &Gateway, action: &str, server: &str) {
     tracing::info!(server, action, "requested on the live page");
-    gateway.observing.audit_event("page", || json!({ "server": server, "action": action }));
+    super::audit(&gateway, || json!({ "server": server, "action": action }));
 }
 
 /// Whether a server is known here: connected, switched off or left out.
@@ -340,7 +340,7 @@ pub(super) fn not_edited(unedited: &EditError) -> Response {
         EditError::Faults(faults) => {
             let message = faults.first().map_or_else(String::new, |fault| fault.message.clone());
             let faults = faults.iter().take(20).cloned().collect();
-            let told = ErrorAnswer { error: ErrorReason { message, faults }, config: None };
+            let told = ErrorAnswer { error: ErrorReason { message, faults, sign_in: None }, config: None };
             answer(StatusCode::UNPROCESSABLE_ENTITY, &told)
         }
     }

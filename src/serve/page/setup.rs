@@ -179,7 +179,7 @@ async fn take_over(
     let undo = remember(&installed);
     let names: Vec<&str> = installed.iter().map(|host| host.name).collect();
     tracing::info!(clients = ?names, "a setup was made on the live page");
-    gateway.observing.audit_event("page", || json!({ "action": "setup", "clients": names }));
+    super::audit(&gateway, || json!({ "action": "setup", "clients": names }));
     let target = &chosen.setup.target;
     Ok(SetupReport {
         file: target.display().to_string(),
@@ -268,6 +268,6 @@ async fn undo(State(gateway): State<Arc<Gateway>>) -> Result<Response, Response>
     }
     let kept = kept.map(|fault| format!("Its secrets are still stored: {fault} Then undo again."));
     let trouble: Vec<String> = [late, kept].into_iter().flatten().collect();
-    gateway.observing.audit_event("page", || json!({ "action": "undo_setup" }));
+    super::audit(&gateway, || json!({ "action": "undo_setup" }));
     Ok(answer(StatusCode::OK, &UndoReport { told, trouble }))
 }

@@ -74,7 +74,7 @@ async fn act(
         Ok(()) => {
             let about = json!({ "action": action, "kind": kind, "id": id, "owner": asked.owner });
             tracing::info!(%about, "requested on the live page");
-            gateway.observing.audit_event("page", || about);
+            super::audit(&gateway, || about);
             done()
         }
         Err(fault) => refused(&fault),
@@ -91,7 +91,7 @@ async fn answer_question(
     match gateway.answer_question(&token, &answer).await {
         Ok(settled) => {
             let about = json!({ "action": "answer", "client": settled.client, "tool": settled.tool });
-            gateway.observing.audit_event("page", || about);
+            super::audit(&gateway, || about);
             Ok(done())
         }
         Err(fault) => Err(refused(&fault)),

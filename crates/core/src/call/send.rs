@@ -7,12 +7,17 @@ use std::{
 };
 
 use nonet_base::text::clip;
+use nonet_config::ServerCredentials;
 use nonet_parts::{figures::CallFailure, trace::Span};
 use nonet_servers::{
     catalog::{EntryKind, GATEWAY, Tool},
-    downstream::{CallControl, CallError, ProgressSink},
+    downstream::{CallControl, CallError, ConnectionState, ProgressSink, Remedy},
 };
-use nonet_state::{faults::call_fault, session::Caller};
+use nonet_state::{
+    faults::call_fault,
+    session::Caller,
+    signing_in::{ask_to_sign_in, asker_of_links},
+};
 use nonet_text::{
     fault::{Fault, FaultCode},
     results::CallResult,
@@ -198,7 +203,21 @@ impl Calls {
         let control = CallControl { timeout, cancel, progress: Some(progress), meta, asker, owner };
         let wait = READY_WAIT.min(caller.limits.soft_deadline / 2);
         let as_task = tool.as_task;
-        let answer = connection.call_tool(&tool.own, params, as_task, control, wait).await;
+        // A person who has yet to sign in may do so now.
+        let later = match settings.credentials == ServerCredentials::User && asker_of_links(caller).is_some()
+        {
+            true => Some((params.clone(), control.clone())),
+            false => None,
+        };
+        let mut answer = connection.call_tool(&tool.own, params, as_task, control, wait).await;
+        if let (Err(CallError::NotReady(ConnectionState::AuthRequired { remedy, .. })), Some(later)) =
+            (&answer, later)
+            && let Remedy::Page(page) = remedy
+            && Box::pin(ask_to_sign_in(caller, &connection, page)).await
+        {
+            let (params, control) = later;
+            answer = Box::pin(connection.call_tool(&tool.own, params, as_task, control, wait)).await;
+        }
         self.tell_of_breaker(caller, gate, &connection);
         match answer {
             Ok(mut result) => {

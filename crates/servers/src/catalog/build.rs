@@ -26,7 +26,7 @@ use crate::pins::{self, ToolTrust};
 const MAX_SIGNATURE: usize = 20_000;
 
 /// Returns the own name of a tool: a tool without one is left out.
-pub(super) fn own_name(definition: &Value) -> Option<&str> {
+pub fn own_name(definition: &Value) -> Option<&str> {
     definition.get("name")?.as_str().filter(|name| !name.is_empty())
 }
 

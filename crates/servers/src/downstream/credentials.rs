@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use nonet_base::text::clip;
-use nonet_config::{Grant, ServerSettings, Transport};
+use nonet_config::{Grant, ServerCredentials, ServerSettings, Transport};
 
 use super::{
-    ConnectionContext, Remedy, environment,
+    ConnectionContext, PersonAccess, Remedy, environment,
     link::{LinkError, SignInNeeded},
     refusal::Refusal,
 };
-use crate::oauth::TokenAccount;
+use crate::oauth::{PersonExchange, TokenAccount};
 
 /// The shortest value of `env`, `headers` or the keyring that is masked: shorter ones are words, not secrets.
 const MASKED: usize = 8;
@@ -25,10 +25,17 @@ pub(super) struct Credentials {
     pub secrets: Arc<[String]>,
     /// The sign-in, for a server without authorization in its `headers`.
     pub account: Option<Arc<TokenAccount>>,
+    /// The person whose account it is, if it is one's own.
+    person: Option<PersonAccess>,
 }
 
 impl Credentials {
-    pub(super) fn new(server: &Arc<str>, settings: &ServerSettings, context: &ConnectionContext) -> Self {
+    pub(super) fn new(
+        server: &Arc<str>,
+        settings: &ServerSettings,
+        context: &ConnectionContext,
+        person: Option<&PersonAccess>,
+    ) -> Self {
         let (hidden, inherited) = match &settings.transport {
             Transport::Stdio { env, inherit_env, .. } => {
                 (env, Some(environment::named_variables(inherit_env)))
@@ -42,13 +49,26 @@ impl Credentials {
             .chain(inherited.into_iter().flatten().map(|(_, value)| value))
             .chain(in_query(&settings.transport));
         let account = settings.transport.sign_in().map(|(url, _, oauth)| {
-            Arc::new(TokenAccount::new(server, url, oauth.clone(), context.vault.as_ref()))
+            let oauth = oauth.clone();
+            Arc::new(match (person, &settings.credentials, &context.people) {
+                (Some(person), ServerCredentials::Exchange(exchange), _) => {
+                    let (settings, subject) = (exchange.clone(), person.subject.clone());
+                    TokenAccount::exchanging(url, oauth, PersonExchange { settings, subject })
+                }
+                (Some(person), _, Some(people)) => {
+                    TokenAccount::of_person(url, oauth, people.account(&person.person, server, url))
+                }
+                // Never another account for a person: without a place for theirs, they have none.
+                (Some(_), _, None) => TokenAccount::new(server, url, oauth, None),
+                (None, ..) => TokenAccount::new(server, url, oauth, context.vault.as_ref()),
+            })
         });
         Self {
             server: server.clone(),
             login: context.login.clone(),
             secrets: secrets.filter(|value| value.len() >= MASKED).collect(),
             account,
+            person: person.cloned(),
         }
     }
 
@@ -70,17 +90,26 @@ impl Credentials {
 
     /// Returns what the user has to do after a refusal.
     pub(super) fn sign_in(&self, refusal: &Refusal) -> SignInNeeded {
-        let remedy = match self.account.as_ref().map(|account| account.grant()) {
+        let account = self.account.as_ref();
+        let remedy = match account.map(|account| account.grant()) {
             None => Remedy::Headers,
+            Some(_) if account.is_some_and(|account| account.is_exchanged()) => Remedy::Exchange,
             Some(Grant::ClientCredentials) => Remedy::Client,
             Some(Grant::AuthorizationCode) => {
                 let scopes = refusal.scope.iter().flat_map(|scope| scope.split_whitespace());
                 // The server chooses the scopes, but the user runs the command.
-                let scopes = scopes.filter(|scope| is_plain(scope)).take(MAX_SCOPES);
-                let scopes: String = scopes.map(|scope| format!(" --scope {scope}")).collect();
+                let scopes: Vec<&str> = scopes.filter(|scope| is_plain(scope)).take(MAX_SCOPES).collect();
+                if let Some(person) = &self.person {
+                    return self.needed(refusal, Remedy::Page(person.page_for(&scopes)));
+                }
+                let scopes: String = scopes.iter().map(|scope| format!(" --scope {scope}")).collect();
                 Remedy::Login(format!("{} {}{scopes}", self.login, self.server))
             }
         };
+        self.needed(refusal, remedy)
+    }
+
+    fn needed(&self, refusal: &Refusal, remedy: Remedy) -> SignInNeeded {
         let said = in_words(&refusal.challenge.replace(char::is_control, " "));
         SignInNeeded { error: self.mask(&clip(&said, 400)), remedy }
     }

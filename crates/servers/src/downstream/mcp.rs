@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    CallControl, CallError, ConnectionContext, ConnectionState, Dial, Era, LogLevel,
+    CallControl, CallError, ConnectionContext, ConnectionState, Dial, Era, LogLevel, PersonAccess,
     channel::{Channel, Outgoing, OutgoingParams, RequestFault},
     child::Child,
     credentials::Credentials,
@@ -73,13 +73,14 @@ impl McpServer {
         dial: Option<Box<Dial>>,
         calls: &Arc<OpenCalls>,
         subscriptions: &Arc<Subscriptions>,
+        person: Option<&PersonAccess>,
     ) -> Self {
         Self {
             name: name.clone(),
             transport: settings.transport.clone(),
             lasts: settings.session.is_none(),
             dial,
-            credentials: Arc::new(Credentials::new(name, settings, &context)),
+            credentials: Arc::new(Credentials::new(name, settings, &context, person)),
             context,
             calls: calls.clone(),
             subscriptions: subscriptions.clone(),

@@ -30,7 +30,7 @@ use self::{
     send::{SendError, Sender, is_same_host},
 };
 use super::{
-    CallControl, CallError, ConnectionContext, DocumentReport, Era, LogLevel,
+    CallControl, CallError, ConnectionContext, DocumentReport, Era, LogLevel, PersonAccess,
     credentials::Credentials,
     link::{Connector, Input, Link, LinkError, LinkRequest, RequestError},
     listing::MAX_ENTRIES,
@@ -59,8 +59,9 @@ impl RestServer {
         settings: Arc<RestSettings>,
         all: &ServerSettings,
         context: &ConnectionContext,
+        person: Option<&PersonAccess>,
     ) -> Self {
-        let credentials = Arc::new(Credentials::new(name, all, context));
+        let credentials = Arc::new(Credentials::new(name, all, context, person));
         Self { name: name.clone(), settings, credentials, limits: all.limits, report: Arc::default() }
     }
 

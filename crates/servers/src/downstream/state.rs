@@ -51,6 +51,10 @@ pub enum ConnectionState {
 pub enum Remedy {
     /// By running this command.
     Login(String),
+    /// By the person themselves, on this page of the gateway.
+    Page(String),
+    /// By another token of the person, or other settings of the exchange.
+    Exchange,
     /// By another client in `oauth`, with which Nonet signs in by itself.
     Client,
     /// By valid credentials in `headers`.
@@ -66,7 +70,12 @@ impl Remedy {
     pub fn command(&self) -> Option<&str> {
         match self {
             Self::Login(command) => Some(command),
-            Self::Client | Self::Headers | Self::AsDocumented | Self::OtherHost(_) => None,
+            Self::Page(_)
+            | Self::Exchange
+            | Self::Client
+            | Self::Headers
+            | Self::AsDocumented
+            | Self::OtherHost(_) => None,
         }
     }
 }

@@ -135,6 +135,13 @@ impl Connection {
                 if old == error => {}
             (_, ConnectionState::Down { error, .. }) => tracing::warn!(server = %self.name, "down: {error}"),
             (ConnectionState::AuthRequired { .. }, ConnectionState::AuthRequired { .. }) => {}
+            // People learn it from their own calls.
+            (_, ConnectionState::AuthRequired { error, .. })
+                if self.settings().credentials.are_personal() =>
+            {
+                let whose = if self.is_personal { "a person" } else { "the gateway itself" };
+                tracing::info!(server = %self.name, "no account of {whose}: {error}");
+            }
             (_, ConnectionState::AuthRequired { error, remedy }) => {
                 tracing::warn!(server = %self.name, "a sign-in is needed: {error}");
                 let (server, login) = (self.name.clone(), remedy.command().map(String::from));
@@ -240,7 +247,9 @@ impl Connection {
                 }
             };
             let tools = listing.as_ref().map_or(0, |listing| listing.tools.len());
-            if let (Some(_), Some(listing)) = (&self.placed, &listing) {
+            if let Some(listing) = &listing
+                && (self.placed.is_some() || self.is_personal)
+            {
                 self.listed.send_replace(Some(Arc::new(listing.clone())));
             }
             let (published, in_catalogue) = oneshot::channel();

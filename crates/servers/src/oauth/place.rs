@@ -41,7 +41,7 @@ impl<'a> SignInPlace<'a> {
 }
 
 /// Returns configured headers as they are sent.
-pub(crate) fn header_map(headers: &BTreeMap<String, Secret>) -> HeaderMap {
+pub fn header_map(headers: &BTreeMap<String, Secret>) -> HeaderMap {
     let headers = headers.iter().filter_map(|(name, value)| {
         let mut value = HeaderValue::try_from(value.expose()).ok()?;
         value.set_sensitive(true);

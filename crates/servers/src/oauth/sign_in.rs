@@ -6,18 +6,22 @@
 use std::{collections::HashSet, time::Duration};
 
 use http::{HeaderMap, StatusCode, header};
-use nonet_base::text::clip;
+use nonet_base::{
+    clock::{system_time, unix_ms},
+    text::clip,
+};
 use nonet_config::OAuth;
 use nonet_wire::web;
 use reqwest::Url;
 use rmcp::transport::auth::{
     AuthError, AuthorizationCallback, AuthorizationManager, CredentialStore, InMemoryCredentialStore,
-    OAuthClientConfig,
+    InMemoryStateStore, OAuthClientConfig, StateStore, StoredAuthorizationState,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{SignInRecord, SignInServer, explain, manager, printable};
+use super::{RegisteredClient, SignInRecord, SignInServer, explain, manager, printable};
 
 /// The name under which Nonet registers.
 const CLIENT_NAME: &str = "Nonet";
@@ -66,6 +70,29 @@ pub struct SignInRequest<'a> {
     pub scopes: &'a [String],
     /// The earlier sign-in, whose scopes are requested again (SEP-2350).
     pub before: Option<&'a SignInRecord>,
+    /// The gateway as a client for all people. Default: a client for this sign-in.
+    pub people: Option<PeopleClient>,
+}
+
+/// The gateway as one client for all people at a sign-in server.
+#[derive(Clone, Debug, Default)]
+pub struct PeopleClient {
+    /// The address of its metadata document, which is its id where documents are accepted.
+    pub document: Option<String>,
+    /// The client that was registered before.
+    pub registered: Option<RegisteredClient>,
+}
+
+/// A sign-in that waits for the user, as text: any replica can finish it.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct PendingSignIn {
+    stored: StoredAuthorizationState,
+    client_id: String,
+    client_secret: Option<String>,
+    redirect_uri: String,
+    challenge: Option<String>,
+    issuer: Option<String>,
+    scopes: Vec<String>,
 }
 
 /// A sign-in that waits for the user.
@@ -80,9 +107,13 @@ pub struct SignIn {
     state: String,
     url: String,
     redirect_uri: String,
+    client_id: String,
     client_secret: Option<String>,
     challenge: Option<String>,
     issuer: Option<String>,
+    states: InMemoryStateStore,
+    /// The client that was registered for it, if one was.
+    pub registered: Option<RegisteredClient>,
 }
 
 impl SignIn {
@@ -96,22 +127,43 @@ impl SignIn {
         let scopes = scopes(&found, &wish).await;
         let names: Vec<&str> = scopes.iter().map(String::as_str).collect();
         let SignInServer { mut manager, registers, takes_documents, issuer, .. } = found;
-        let store = InMemoryCredentialStore::new();
+        let (store, states) = (InMemoryCredentialStore::new(), InMemoryStateStore::new());
         manager.set_credential_store(store.clone());
+        manager.set_state_store(states.clone());
         let redirect_uri = wish.redirect_uri;
-        let known = wish.settings.client_id.as_ref();
-        let client_secret = match known.filter(|id| takes_documents || !id.starts_with("https://")) {
-            Some(id) => {
-                let mut client = OAuthClientConfig::new(id, &redirect_uri);
-                client.client_secret = wish.settings.client_secret.as_ref().map(|it| it.expose().into());
-                manager.configure_client(client).map_err(failed)?;
-                None
-            }
-            None if registers => {
-                let client = manager.register_client(CLIENT_NAME, &redirect_uri, &names).await;
-                client.map_err(failed)?.client_secret
-            }
-            None => return Err(SignInError::NoRegistration(redirect_uri)),
+        let PeopleClient { document, registered } = wish.people.unwrap_or_default();
+        let configured = wish.settings.client_id.as_ref();
+        let configured = configured.filter(|id| takes_documents || !id.starts_with("https://"));
+        let known = registered.filter(|client| client.issuer == issuer);
+        let mut registered = None;
+        let mut client_secret = None;
+        let client_id = if let Some(id) = configured {
+            let mut client = OAuthClientConfig::new(id, &redirect_uri);
+            client.client_secret = wish.settings.client_secret.as_ref().map(|it| it.expose().into());
+            manager.configure_client(client).map_err(failed)?;
+            id.clone()
+        } else if let Some(document) = document.filter(|_| takes_documents) {
+            manager.configure_client(OAuthClientConfig::new(&document, &redirect_uri)).map_err(failed)?;
+            document
+        } else if let Some(known) = known {
+            let mut client = OAuthClientConfig::new(&known.client_id, &redirect_uri);
+            client_secret.clone_from(&known.client_secret);
+            client.client_secret = known.client_secret;
+            manager.configure_client(client).map_err(failed)?;
+            known.client_id
+        } else if registers {
+            let client = manager.register_client(CLIENT_NAME, &redirect_uri, &names).await;
+            let client = client.map_err(failed)?;
+            client_secret.clone_from(&client.client_secret);
+            registered = Some(RegisteredClient {
+                client_id: client.client_id.clone(),
+                client_secret: client.client_secret,
+                issuer: issuer.clone(),
+                at: unix_ms(system_time()) / 1_000,
+            });
+            client.client_id
+        } else {
+            return Err(SignInError::NoRegistration(redirect_uri));
         };
         let address = manager.get_authorization_url(&names).await.map_err(failed)?;
         let state = query(&address, "state").unwrap_or_default();
@@ -124,9 +176,63 @@ impl SignIn {
             state,
             url,
             redirect_uri,
+            client_id,
             client_secret,
             challenge,
             issuer,
+            states,
+            registered,
+        })
+    }
+
+    /// Returns the sign-in as text.
+    pub async fn pending(&self) -> Result<PendingSignIn, SignInError> {
+        let stored = self.states.load(&self.state).await.map_err(failed)?;
+        Ok(PendingSignIn {
+            stored: stored.ok_or_else(|| SignInError::Failed("it has no `state`".into()))?,
+            client_id: self.client_id.clone(),
+            client_secret: self.client_secret.clone(),
+            redirect_uri: self.redirect_uri.clone(),
+            challenge: self.challenge.clone(),
+            issuer: self.issuer.clone(),
+            scopes: self.scopes.clone(),
+        })
+    }
+
+    /// Goes on with a sign-in that was begun here or elsewhere. Discovers the sign-in server again, which must be
+    /// the same.
+    pub async fn resume(url: &str, settings: &OAuth, pending: PendingSignIn) -> Result<Self, SignInError> {
+        let found = manager(url, settings, pending.challenge.as_deref()).await.map_err(failed)?;
+        if found.issuer != pending.issuer {
+            return Err(SignInError::Failed("the server has another sign-in server now".into()));
+        }
+        let (mut manager, store, states) =
+            (found.manager, InMemoryCredentialStore::new(), InMemoryStateStore::new());
+        manager.set_credential_store(store.clone());
+        manager.set_state_store(states.clone());
+        let state = pending.stored.csrf_token.clone();
+        states.save(&state, pending.stored).await.map_err(failed)?;
+        let mut client = OAuthClientConfig::new(&pending.client_id, &pending.redirect_uri);
+        let is_configured = settings.client_id.as_ref() == Some(&pending.client_id);
+        client.client_secret = match &settings.client_secret {
+            Some(secret) if is_configured => Some(secret.expose().into()),
+            _ => pending.client_secret.clone(),
+        };
+        manager.configure_client(client).map_err(failed)?;
+        Ok(Self {
+            manager,
+            store,
+            address: String::new(),
+            scopes: pending.scopes,
+            state,
+            url: url.into(),
+            redirect_uri: pending.redirect_uri,
+            client_id: pending.client_id,
+            client_secret: pending.client_secret,
+            challenge: pending.challenge,
+            issuer: pending.issuer,
+            states,
+            registered: None,
         })
     }
 

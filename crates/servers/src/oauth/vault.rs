@@ -42,6 +42,9 @@ pub enum VaultError {
         /// The place of the damage.
         why: String,
     },
+    /// The accounts of people cannot be read or written.
+    #[error("the accounts of people: {0}")]
+    Store(String),
     /// The keyring failed.
     #[error("{error}. {}", error.remedy())]
     Keyring {
