@@ -45,6 +45,7 @@ mod correcting;
 mod discovering;
 mod doctor;
 mod examples;
+mod exporting;
 mod exposing;
 mod figures;
 mod first_answers;

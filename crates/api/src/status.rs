@@ -306,6 +306,29 @@ pub struct AuditStatus {
     /// Why lines cannot be written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Where copies of the lines go.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exports: Vec<AuditExportStatus>,
+}
+
+/// The state of the copies of the audit log at one place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AuditExportStatus {
+    /// Its name in `[audit.export]`.
+    pub name: String,
+    /// `ok`, `failing`, or `elsewhere` while another gateway exports for all of the folder.
+    pub state: Cow<'static, str>,
+    /// The lines that this gateway has exported.
+    pub lines: u64,
+    /// The bytes of lines that wait in the files.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waiting_bytes: u64,
+    /// The lines whose files were removed before they were exported.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lost: u64,
+    /// Why lines cannot be exported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// The store that a gateway's replicas share.

@@ -44,6 +44,7 @@ pub(super) fn check(written: &ConfigSource, earlier: &[ConfigFault]) -> Vec<Conf
     }
     checker.apps_in_apps();
     checker.auth();
+    checker.exports();
     if let Some(cluster) = written.value.get("cluster").and_then(Value::as_object) {
         checker.rules("/cluster", cluster, &rules::CLUSTER);
     }
@@ -447,6 +448,22 @@ impl<'a> Checker<'a> {
                     "this profile is for some people, by its `claims` or `scopes`, and here for all others";
                 let remedy = "Name a profile without these keys, or remove them from it.";
                 self.fault("/auth/profile", FaultSide::Value, message, remedy);
+            }
+        }
+    }
+
+    /// Checks that each copy of the audit log has one place, and a form that fits it.
+    fn exports(&mut self) {
+        let exports = self.written.value.pointer("/audit/export").and_then(Value::as_object);
+        for (name, export) in exports.into_iter().flatten() {
+            let Some(export) = export.as_object() else { continue };
+            let pointer = join("/audit/export", name);
+            self.rules(&pointer, export, &rules::EXPORT);
+            if export.get("format").and_then(Value::as_str) == Some("syslog")
+                && export.contains_key("webhook")
+            {
+                let message = "a webhook gets JSON";
+                self.fault(&join(&pointer, "format"), FaultSide::Value, message, "Set `ocsf`, or remove it.");
             }
         }
     }

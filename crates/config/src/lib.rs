@@ -57,7 +57,7 @@ pub use addresses::AddressRange;
 pub use apps::{
     App, AppKind, AppModel, Ask, ForEach, ITEMS_AT_A_TIME, ModelApp, ModelEndpoint, RetryRule, Step, StepKind,
 };
-pub use audit::{AuditSettings, AuditSync, OnAuditFailure};
+pub use audit::{AuditExportSettings, AuditFormat, AuditSettings, AuditSync, OnAuditFailure};
 pub use auth::{AuthSettings, ClaimValues, Issuer, JwtAlgorithm, PageSettings, RoleRule};
 pub use check::APPS_DEEP;
 pub use clients::{ClientLimits, ClientSettings};
@@ -388,6 +388,12 @@ impl Assembler<'_> {
             self.written.value.get("audit").is_some().then(|| self.table("audit"));
         if let Some(folder) = audit.as_mut().and_then(|audit| audit.folder.as_mut()) {
             *folder = self.paths.resolve(folder);
+        }
+        for export in audit.iter_mut().flat_map(|audit| audit.export.values_mut()) {
+            export.decide();
+            if let Some(file) = &mut export.file {
+                *file = self.paths.resolve(file);
+            }
         }
         let auth = self.written_table::<auth::AuthTable>("auth");
         let public_url = gateway.public_url.as_deref().unwrap_or_default();

@@ -230,6 +230,7 @@ impl ConfigSource {
             (Some("profiles"), _, Some("tokens"), _)
             | (Some("gateway"), Some("tokens" | "notify" | "approve_webhook"), ..) => true,
             (Some("cluster"), Some("redis"), ..) => true,
+            (Some("audit"), Some("export"), _, Some("webhook" | "headers")) => true,
             (Some("auth"), key, ..) => key == Some("key") || pointer.ends_with("/client_secret"),
             (Some("secrets"), ..) => true,
             (Some("apps"), _, Some("model"), key) => matches!(key, Some("api_key" | "base_url")),

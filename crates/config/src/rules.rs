@@ -107,6 +107,20 @@ pub(super) const ISSUER: TableRules = TableRules {
     ],
 };
 
+pub(super) const EXPORT: TableRules = TableRules {
+    what: "an export",
+    kinds: &["file", "webhook", "syslog"],
+    missing: Some((
+        "an export needs `file`, `webhook` or `syslog`",
+        "Set `file` for a file, `webhook = \"https://…\"` for a service, or `syslog = \"tcp://HOST:PORT\"` for a syslog server.",
+    )),
+    rows: &[
+        (&["file"], Excludes(&["webhook", "syslog"]), "Make two exports."),
+        (&["webhook"], Excludes(&["syslog"]), "Make two exports."),
+        (&["headers"], OnlyWith(&["webhook"]), REMOVE),
+    ],
+};
+
 pub(super) const NOTIFY: TableRules = TableRules {
     what: "`notify`",
     kinds: &["webhook", "command"],

@@ -13,6 +13,7 @@ use super::{
     AddressRange, AuditSettings, Category, ClientSettings, ClusterSettings, GatewaySettings, Globs,
     LimitSettings, PolicyRule, Profile, QuotaSettings, Rate, RedisUrl, ReplicaAddress,
     apps::{AppTable, model_word},
+    audit::syslog_url,
     auth::AuthTable,
     rest, sandbox,
     servers::{Placement, ServerCredentials, ServerTable},
@@ -28,7 +29,7 @@ use crate::{
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 32] = [
+pub(super) const FORMATS: [(&str, Check); 33] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is not a valid pattern ({})", e.kind()))
@@ -46,6 +47,7 @@ pub(super) const FORMATS: [(&str, Check); 32] = [
     ("http-origin", ReplicaAddress::check),
     ("placement", Placement::check),
     ("credentials", ServerCredentials::check),
+    ("syslog-url", syslog_url),
     ("header-name", header_name),
     ("header-value", header_value),
     ("param-header", |text| match UNSETTABLE.iter().any(|name| name.eq_ignore_ascii_case(text)) {

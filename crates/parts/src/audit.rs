@@ -7,13 +7,16 @@
 //!
 //! Knows nothing about the gateway: callers supply the content of each line.
 
+mod export;
 mod files;
 mod line;
 mod mask;
+mod records;
 mod verify;
 mod writer;
 
 use std::{
+    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
     sync::{
@@ -25,7 +28,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use hmac::{Hmac, KeyInit, Mac};
-use nonet_api::status::AuditStatus;
+use nonet_api::status::{AuditExportStatus, AuditStatus};
 use nonet_base::{clock::unix_ms, text::hex};
 use nonet_config::{AuditSettings, AuditSync, OnAuditFailure};
 use parking_lot::Mutex;
@@ -37,7 +40,10 @@ use tokio::sync::{
     oneshot,
 };
 
-use self::writer::{Writer, WriterMessage};
+use self::{
+    export::Exporter,
+    writer::{Writer, WriterMessage},
+};
 pub use self::{
     files::chain_files,
     line::{AuditEntry, AuditedParams, AuditedPerson, ChainKey},
@@ -76,7 +82,13 @@ struct Shared {
     lines: AtomicU64,
     open_calls: AtomicUsize,
     stopping: AtomicBool,
+    /// Whether the writer has ended, so that exporters send the last lines.
+    written_out: AtomicBool,
     file: Mutex<Option<PathBuf>>,
+    /// Where copies of the lines go.
+    exports: Mutex<BTreeMap<String, AuditExportStatus>>,
+    /// The exporters that have not ended.
+    exporters: AtomicUsize,
 }
 
 impl Shared {
@@ -100,6 +112,10 @@ impl Shared {
             *self.error.lock() = None;
         }
         was_failing
+    }
+
+    fn is_written_out(&self) -> bool {
+        self.written_out.load(Ordering::Acquire)
     }
 
     fn is_stopping(&self) -> bool {
@@ -146,11 +162,17 @@ impl Audit {
             lines: AtomicU64::new(0),
             open_calls: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
+            written_out: AtomicBool::new(false),
             file: Mutex::default(),
+            exports: Mutex::default(),
+            exporters: AtomicUsize::new(0),
         });
         let (sender, messages) = mpsc::channel(QUEUE);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let own = shared.clone();
+        if let Some(folder) = folder.as_deref() {
+            export_from(folder, &shared, &sender)?;
+        }
         std::thread::Builder::new().name("nonet-audit".into()).spawn(move || {
             // Made outside of the runtime, as the exporter demands.
             let writer = Writer::new(own, folder, about);
@@ -248,6 +270,7 @@ impl Audit {
             lines: shared.lines.load(Ordering::Relaxed),
             lost: shared.lost.load(Ordering::Relaxed) + shared.lost_ever.load(Ordering::Relaxed),
             error: shared.error.lock().clone(),
+            exports: shared.exports.lock().values().cloned().collect(),
         }
     }
 
@@ -269,7 +292,43 @@ impl Audit {
         if tokio::time::timeout(STOP_LIMIT, stopped).await.is_err() {
             tracing::error!("the last lines of the audit log were not written in time");
         }
+        self.shared.written_out.store(true, Ordering::Release);
+        let began = Instant::now();
+        while self.shared.exporters.load(Ordering::Acquire) > 0 && began.elapsed() < STOP_LIMIT {
+            tokio::time::sleep(LOOK).await;
+        }
     }
+}
+
+/// Ends the exporters of a log that is dropped without having been stopped.
+impl Drop for Audit {
+    fn drop(&mut self) {
+        self.shared.written_out.store(true, Ordering::Release);
+    }
+}
+
+/// Starts the exporters of a folder, on one thread.
+fn export_from(folder: &Path, shared: &Arc<Shared>, sender: &mpsc::Sender<WriterMessage>) -> io::Result<()> {
+    let exporters: Vec<Exporter> = shared
+        .settings
+        .export
+        .iter()
+        .map(|(name, settings)| Exporter::new(name, settings, shared, folder, sender))
+        .collect();
+    if exporters.is_empty() {
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    shared.exporters.store(exporters.len(), Ordering::Release);
+    let shared = shared.clone();
+    std::thread::Builder::new().name("nonet-audit-export".into()).spawn(move || {
+        let all = exporters.into_iter().map(|exporter| async {
+            exporter.run().await;
+            shared.exporters.fetch_sub(1, Ordering::AcqRel);
+        });
+        runtime.block_on(futures::future::join_all(all));
+    })?;
+    Ok(())
 }
 
 /// A call in flight that will have its line.

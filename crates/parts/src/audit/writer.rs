@@ -403,7 +403,7 @@ impl Chain {
     }
 }
 
-fn event(event: &'static str, about: Value) -> Box<AuditEntry> {
+pub(super) fn event(event: &'static str, about: Value) -> Box<AuditEntry> {
     let about = match about {
         Value::Object(about) => about,
         _ => Map::new(),
