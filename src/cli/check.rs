@@ -10,7 +10,7 @@ use nonet_hosts as hosts;
 use nonet_meta as meta;
 use nonet_servers::{
     catalog::Tool,
-    downstream::{ConnectionState, DocumentReport, Reach, net_text},
+    downstream::{Connection, ConnectionState, DocumentReport, Reach, net_text},
 };
 use nonet_state::{session::Caller, unmatched::UnmatchedRule};
 use nonet_text::{name::RESERVED, results::json_len};
@@ -133,11 +133,7 @@ pub(super) async fn run(
         launchers,
         embedder,
         status,
-        failed: gateway
-            .servers
-            .connections()
-            .values()
-            .any(|c| !matches!(c.state(), ConnectionState::Ready { .. })),
+        failed: gateway.servers.connections().values().any(|one| !is_well(one)),
         tools: gateway.publisher.snapshot().of_servers().count(),
         definitions: meta::saving(&gateway),
         warnings,
@@ -221,7 +217,13 @@ impl Report {
         }
         if !self.issuers.is_empty() {
             let issuers = self.issuers.iter().map(|one| match &one.keys {
-                Ok((keys, unused)) => json!({ "issuer": one.issuer, "keys": keys, "keys_not_used": unused }),
+                Ok((keys, unused)) => {
+                    let mut told = json!({ "issuer": one.issuer, "keys": keys, "keys_not_used": unused });
+                    if let Some(Ok(at)) = &one.browser {
+                        told["browsers_sign_in_at"] = json!(at);
+                    }
+                    told
+                }
                 Err(why) => json!({ "issuer": one.issuer, "error": why }),
             });
             status["issuers"] = issuers.collect();
@@ -257,6 +259,9 @@ impl Report {
             if let Ok((keys, unused)) = one.keys {
                 let unused = if unused > 0 { format!(", {unused} of no use here") } else { String::new() };
                 say!("[auth] {}: {}{unused}", one.issuer, show::count(keys as u64, "key"));
+            }
+            if let Some(Ok(at)) = &one.browser {
+                say!("[auth.page] browsers sign in at {at}");
             }
         }
         for (server, report) in &self.documents {
@@ -430,11 +435,28 @@ fn auth_warnings(config: &Config, issuers: &[IssuerCheck]) -> Vec<Warning> {
         Ok((0, _)) => Some(warning(format!("{} has no key that can be used here", one.issuer), true)),
         Ok(_) => None,
     };
+    let of_browser = |one: &IssuerCheck| match &one.browser {
+        Some(Err(why)) => {
+            let message = format!("nobody can sign in with a browser at {}: {why}", one.issuer);
+            Some(Warning { server: "[auth.page]".into(), message, serious: true })
+        }
+        _ => None,
+    };
+    let browsers = issuers.iter().filter_map(of_browser);
     let all = config.auth.as_ref().filter(|auth| !auth.sorts_people).map(|_| {
         let message = "whoever can sign in gets every tool: set `profile` in [auth], or `claims` or `scopes` in profiles";
         warning(message.into(), false)
     });
-    issuers.iter().filter_map(of_issuer).chain(all).collect()
+    issuers.iter().filter_map(of_issuer).chain(browsers).chain(all).collect()
+}
+
+/// Whether a server works as it should: people sign in by themselves where they have accounts of their own.
+fn is_well(connection: &Connection) -> bool {
+    match connection.state() {
+        ConnectionState::Ready { .. } => true,
+        ConnectionState::AuthRequired { .. } => connection.settings().credentials.are_personal(),
+        _ => false,
+    }
 }
 
 /// Returns the warning about an audit log that cannot be written.

@@ -105,9 +105,10 @@ impl Browsers {
         Arc::new(Self { gateway: gateway.clone(), entrance, finishing: Semaphore::new(AT_ONCE) })
     }
 
-    /// Whether people sign in with browsers here.
-    pub(super) fn is_open(&self) -> bool {
-        self.gateway.servers.config().auth.as_ref().is_some_and(|auth| auth.page.is_some())
+    /// Whether people get the page here: they sign in with browsers, and the page is not switched off.
+    pub(super) fn shows_page(&self) -> bool {
+        let config = self.gateway.servers.config();
+        config.gateway.page && config.auth.as_ref().is_some_and(|auth| auth.page.is_some())
     }
 
     fn people(&self) -> Result<&Arc<PeopleVault>, Response> {

@@ -175,7 +175,7 @@ fn shown_to(gateway: &Arc<Gateway>, token: Option<BearerToken>, browsers: Option
 impl PageDoor {
     /// Whether anybody can get the page here.
     fn is_open(&self) -> bool {
-        self.token.is_some() || self.browsers.as_ref().is_some_and(|browsers| browsers.is_open())
+        self.token.is_some() || self.browsers.as_ref().is_some_and(|browsers| browsers.shows_page())
     }
 
     /// Returns who sends a request, or the refusal.
@@ -191,7 +191,7 @@ impl PageDoor {
             };
         }
         match &self.browsers {
-            Some(browsers) if browsers.is_open() => browsers.visitor(method, headers).await,
+            Some(browsers) if browsers.shows_page() => browsers.visitor(method, headers).await,
             _ if self.token.is_none() => Err(answer(StatusCode::NOT_FOUND, &ErrorAnswer::new(CLOSED))),
             _ => Err(answer(StatusCode::UNAUTHORIZED, &ErrorAnswer::new(REFUSED))),
         }

@@ -218,12 +218,8 @@ impl Issuers {
         Ok(claims)
     }
 
-    /// Returns where browsers would sign in, for `nonet check`.
-    ///
-    /// # Errors
-    ///
-    /// Why the issuer does not say it.
-    pub async fn look_for_browser(&self, page: &PageSettings) -> Result<String, String> {
+    /// Returns where browsers would sign in; or why the issuer does not say it.
+    pub(crate) async fn look_for_browser(&self, page: &PageSettings) -> Result<String, String> {
         let known = self.known(&page.issuer).map_err(|fault| fault.to_string())?;
         let endpoint = known.keys.client.endpoint(&page.issuer, "authorization_endpoint").await?;
         Ok(web::place(&endpoint))

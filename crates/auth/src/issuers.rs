@@ -88,6 +88,8 @@ pub struct IssuerCheck {
     pub issuer: String,
     /// How many of its keys can be used, and how many cannot; or why they cannot be fetched.
     pub keys: Result<(usize, usize), String>,
+    /// Where browsers sign in, if they do at this issuer; or why they cannot.
+    pub browser: Option<Result<String, String>>,
 }
 
 impl fmt::Debug for Issuers {
@@ -308,7 +310,12 @@ impl Issuers {
         for (issuer, known) in &self.all {
             let keys = known.keys.current().await;
             let keys = keys.map(|set| (set.keys.len(), set.unused));
-            all.push(IssuerCheck { issuer: issuer.clone(), keys });
+            let page = self.settings.page.as_ref().filter(|page| page.issuer == *issuer);
+            let browser = match page {
+                Some(page) => Some(self.look_for_browser(page).await),
+                None => None,
+            };
+            all.push(IssuerCheck { issuer: issuer.clone(), keys, browser });
         }
         all
     }

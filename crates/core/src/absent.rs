@@ -146,9 +146,9 @@ impl Gate {
     }
 
     /// Returns where a person signs in to a server with their own account, if they do.
-    fn account_page(&self, connection: &Connection) -> Option<String> {
+    pub(super) fn account_page(&self, connection: &Connection) -> Option<String> {
         let is_user = connection.settings().credentials == ServerCredentials::User;
-        let auth = self.config().auth.as_ref().filter(|_| is_user && self.has_person())?;
+        let auth = self.config().auth.as_ref().filter(|_| is_user && self.person().is_some())?;
         Some(format!("{}/accounts/{}", auth.public_url, connection.name))
     }
 

@@ -12,7 +12,10 @@ use nonet_api::{
     status::ServerState,
     tools::ToolState,
 };
-use nonet_auth::opening::{self, Opening};
+use nonet_auth::{
+    Person,
+    opening::{self, Opening},
+};
 use nonet_config::{ApproveBy, Category, Config, Globs, Profile, Risk};
 use nonet_servers::{
     catalog::{Catalog, CatalogView, EntryKind, GATEWAY, SKILLS, ServerEntry, Tool},
@@ -48,6 +51,8 @@ pub struct Gate {
     session: Arc<Session>,
     /// What servers list for the person, if they have accounts of their own.
     lists: Option<Arc<PersonLists>>,
+    /// Where the person's connections are, if they may have any.
+    servers: Option<Arc<Servers>>,
 }
 
 /// The rule of tools that always need approval.
@@ -82,15 +87,16 @@ impl Gate {
     /// Returns the world, snapshot and profile for one operation of a session. Call once per operation.
     pub fn of(publisher: &Publisher, session: &Arc<Session>) -> Self {
         let gate = Self::new(publisher.servers.world(), publisher.snapshot(), session.clone());
-        let person = session.of_client().person.as_ref();
+        let person = gate.person().filter(|_| !gate.world.personal.is_empty());
         let lists = person.and_then(|person| publisher.servers.personal.lists_of(person));
-        Self { lists, ..gate }
+        let servers = person.map(|_| publisher.servers.clone());
+        Self { lists, servers, ..gate }
     }
 
     /// Creates the gate of a session.
     pub fn new(world: Arc<World>, snapshot: Arc<Snapshot>, session: Arc<Session>) -> Self {
         let world = world.seen_by(session.id).map_or(world, Arc::new);
-        Self { world, snapshot, session, lists: None }
+        Self { world, snapshot, session, lists: None, servers: None }
     }
 
     /// Returns the configuration of the operation, even if it has been replaced since.
@@ -280,9 +286,9 @@ impl Gate {
             .then(|| format!("profiles.{}.deny", scope.name))
     }
 
-    /// Whether somebody has signed in.
-    pub fn has_person(&self) -> bool {
-        self.session.of_client().person.is_some()
+    /// Returns the person who has signed in, if somebody has.
+    pub fn person(&self) -> Option<&Person> {
+        self.session.of_client().person.as_deref()
     }
 
     /// Whether the caller sees only a part of the catalogue: it has a profile, or is an app.
@@ -352,7 +358,7 @@ impl Gate {
         };
         let is_current =
             |view: &ProfileView| !is_app && Arc::ptr_eq(&view.config, self.config()) && is_same(&view.lists);
-        let person = self.session.of_client().person.as_ref().filter(|_| self.lists.is_some());
+        let person = self.person().filter(|_| self.lists.is_some());
         let person = person.map(|person| (profile.clone(), person.key.clone()));
         let owner = Some(self.session.id).filter(|id| snapshot.owners.contains(id));
         let known = match (owner, &person) {
@@ -465,9 +471,24 @@ impl Gate {
         unlisted.map(|(server, _)| server.clone()).collect()
     }
 
-    /// Returns the state of a server; `None` for a ready server and for Nonet itself.
+    /// Returns the state of a server; `None` for a ready server and for Nonet itself. Of a server at which people
+    /// have accounts of their own, a person sees the state of theirs.
     pub fn trouble(&self, server: &str) -> Option<ServerState> {
-        Some(self.connection(server)?.state().shown()).filter(|state| *state != ServerState::Ready)
+        let shared = self.connection(server)?;
+        let own = self.own_connection(server);
+        let state = match &own {
+            Some(own) => own.state(),
+            // Theirs begins with their first call.
+            None if self.person().is_some() && shared.settings().credentials.are_personal() => return None,
+            None => shared.state(),
+        };
+        Some(state.shown()).filter(|state| *state != ServerState::Ready)
+    }
+
+    /// Returns the person's own connection to a server, if there is one.
+    pub fn own_connection(&self, server: &str) -> Option<Arc<Connection>> {
+        let person = self.person()?;
+        self.servers.as_ref()?.personal.known(server, &person.key)
     }
 
     /// Returns who can approve requests to a server.

@@ -29,6 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{Gateway, builtin, trusting::MOST_NAMED};
 use crate::gate::Gate;
 use nonet_state::{
+    personal::ListOwner,
     publisher::{KnownList, KnownLists},
     trust::ServerNews,
 };
@@ -103,8 +104,11 @@ impl Gateway {
             while let Some(update) = next {
                 relisted |= matches!(update, ServerUpdate::Listed { .. } | ServerUpdate::Reconfigured);
                 match update {
-                    ServerUpdate::Listed { server, connection, session, listing, published } => {
-                        let listing = listing.map(|listing| self.of_all_people(&server, connection, listing));
+                    ServerUpdate::Listed { server, connection, session, person, listing, published } => {
+                        let before = known.get(&server).map(|known| &*known.raw);
+                        let listing = listing.and_then(|listing| {
+                            self.of_all_people(&server, (person, connection), listing, before)
+                        });
                         let listing = listing.map(|listing| KnownList::new(listing, connection, session));
                         if let Some(listing) = listing {
                             let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
@@ -147,11 +151,21 @@ impl Gateway {
     }
 
     /// Returns a list as the catalogue shows it: where people have accounts of their own, with the tools of all.
-    fn of_all_people(&self, server: &Arc<str>, connection: u64, listing: Listing) -> Listing {
-        match self.servers.world().personal.contains(server) {
-            true => self.servers.personal.take(server, connection, listing),
-            false => listing,
+    /// `None`: the list is of a person or a connection that the server has no more.
+    fn of_all_people(
+        &self,
+        server: &Arc<str>,
+        (person, connection): (Option<Arc<str>>, u64),
+        listing: Listing,
+        before: Option<&Listing>,
+    ) -> Option<Listing> {
+        let world = self.servers.world();
+        if !world.personal.contains(server) {
+            return person.is_none().then_some(listing);
         }
+        let of = world.connections.get(server)?.id;
+        let owner = person.map_or(ListOwner::Gateway, ListOwner::Person);
+        self.servers.personal.take((server, of), (owner, connection), listing, before)
     }
 
     /// Applies a changed configuration to the lists: those of servers that are gone go, those of known

@@ -31,6 +31,15 @@ fn status_of(connection: &Connection) -> ServerStatus {
         ConnectionState::Ready { version, era, took, .. } => {
             ServerStatus { version: Some(version), era, started_ms: Some(millis(took)), ..status }
         }
+        ConnectionState::AuthRequired { remedy: Remedy::Page(page), .. } => {
+            ServerStatus { last_error: Some(sign_in_at(&page)), ..status }
+        }
+        ConnectionState::AuthRequired { remedy, .. } if connection.settings().credentials.are_personal() => {
+            let login = remedy.command().map(String::from);
+            let told = "people sign in with their own accounts; the gateway itself has none, so its tools are known once the \
+                        first of them has";
+            ServerStatus { login, last_error: Some(told.into()), ..status }
+        }
         ConnectionState::AuthRequired { error, remedy } => {
             let needs_token = matches!(remedy, Remedy::Headers);
             let advice = format!("put a token into `headers` of [servers.{}]", connection.name);
@@ -44,6 +53,10 @@ fn status_of(connection: &Connection) -> ServerStatus {
         }
         ConnectionState::Starting | ConnectionState::Stopped => status,
     }
+}
+
+fn sign_in_at(page: &str) -> String {
+    format!("the user has to sign in with their own account, at this link: {page}")
 }
 
 /// Who reads a status.
@@ -93,7 +106,7 @@ impl Gateway {
                 restarts: self.observing.metrics.restarts(name),
                 runs_at: runs_at(self.keeping.cluster.as_deref(), connection),
                 live: is_live.then(|| self.live_status_of(gate, connection)),
-                ..status_of(connection)
+                ..self.status_for_person(gate, connection).unwrap_or_else(|| status_of(connection))
             };
             if is_live && connection.is_held() {
                 status.state = Some(ServerState::Held);
@@ -101,6 +114,17 @@ impl Gateway {
             status
         };
         visible.map(status).collect()
+    }
+
+    /// Returns the status of a person's own connection to a server, if they have an account there of their own.
+    fn status_for_person(&self, gate: &Gate, connection: &Connection) -> Option<ServerStatus> {
+        let page = gate.account_page(connection)?;
+        let own = gate.own_connection(&connection.name);
+        Some(own.map(|own| status_of(&own)).unwrap_or_else(|| ServerStatus {
+            state: Some(ServerState::AuthRequired),
+            last_error: Some(sign_in_at(&page)),
+            ..ServerStatus::new(connection.name.clone())
+        }))
     }
 
     fn live_status_of(&self, gate: &Gate, connection: &Connection) -> LiveStatus {

@@ -225,8 +225,8 @@ pub struct Connection {
     subscriptions: Arc<Subscriptions>,
     /// Where the program runs, if one replica of a cluster runs it for all.
     placed: Option<Arc<ProgramPlacement>>,
-    /// Whether it is one person's.
-    is_personal: bool,
+    /// The key of the person whose it is, if it is one's own.
+    person: Option<Arc<str>>,
     /// The server's last list, for other replicas, and of a person's connection.
     listed: watch::Sender<Option<Arc<Listing>>>,
     /// The requests that wait for an answer.
@@ -260,7 +260,7 @@ impl Connection {
         person: &PersonAccess,
     ) -> Self {
         let connection = Self::with_account(name, settings, context, None, Some(person));
-        Self { is_personal: true, ..connection }
+        Self { person: Some(person.person.clone()), ..connection }
     }
 
     fn with_account(
@@ -316,7 +316,7 @@ impl Connection {
             log_level: Mutex::default(),
             subscriptions,
             placed: None,
-            is_personal: false,
+            person: None,
             listed: watch::Sender::new(None),
             sent: AtomicUsize::new(0),
             shared_slots: None,
@@ -343,6 +343,16 @@ impl Connection {
     /// Returns the token that is cancelled when the server is no longer wanted.
     pub fn retired(&self) -> &CancellationToken {
         &self.retired
+    }
+
+    /// Returns the key of the person whose connection it is, if it is one's own.
+    pub fn person(&self) -> Option<&Arc<str>> {
+        self.person.as_ref()
+    }
+
+    /// Whether a call or another request is in flight.
+    pub fn is_busy(&self) -> bool {
+        self.slots.taken() > 0 || self.sent.load(Ordering::Acquire) > 0
     }
 
     /// Retires the connection once the calls in flight have ended, at most after `limit`.

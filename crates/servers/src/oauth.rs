@@ -99,6 +99,8 @@ struct HeldSignIn {
     stamp: Option<StoreStamp>,
     /// The last renewal that failed.
     failed: Option<(Instant, RenewError)>,
+    /// Whether the record was renewed and could not be stored: what is stored may be spent.
+    is_unsaved: bool,
 }
 
 impl HeldSignIn {
@@ -163,6 +165,11 @@ impl TokenAccount {
     /// Whether its tokens are exchanged for a person's own.
     pub(crate) fn is_exchanged(&self) -> bool {
         self.exchange.is_some()
+    }
+
+    /// Whether the person has called with a token that was not exchanged yet.
+    fn has_untried_token(&self) -> bool {
+        self.exchange.as_ref().is_some_and(PersonExchange::is_untried)
     }
 
     /// Whether it gets a token without a user: as itself, or for a person's own.
@@ -242,7 +249,9 @@ impl TokenAccount {
                 };
             }
             let error = match &held.failed {
-                Some((at, error)) if at.elapsed() < RENEW_AGAIN => error.clone(),
+                Some((at, error)) if at.elapsed() < RENEW_AGAIN && !account.has_untried_token() => {
+                    error.clone()
+                }
                 _ => match account.renew(&mut held).await {
                     Ok(token) => {
                         held.failed = None;
@@ -267,9 +276,14 @@ impl TokenAccount {
 
     /// Resolves once the user has signed in or out, or has another token to exchange. A renewal is neither.
     pub async fn changed(&self) {
-        if let Some(exchange) = &self.exchange {
-            return exchange.subject.changed().await;
+        match &self.exchange {
+            Some(exchange) => exchange.changed().await,
+            None => self.replaced().await,
         }
+    }
+
+    /// Resolves once the user has signed in or out.
+    pub(crate) async fn replaced(&self) {
         let Some(entry) = &self.entry else { return std::future::pending().await };
         let before = self.held.lock().await.record.as_ref().map(|kept| kept.record.id.clone());
         while entry.sign_in().await == before {
@@ -284,8 +298,12 @@ impl TokenAccount {
     }
 
     fn hide(&self, record: &SignInRecord) {
+        self.hide_all(record.secrets());
+    }
+
+    fn hide_all(&self, all: Vec<String>) {
         let mut secrets = self.secrets.lock();
-        for secret in record.secrets().into_iter().filter(|secret| !secret.is_empty()) {
+        for secret in all.into_iter().filter(|secret| !secret.is_empty()) {
             if !secrets.contains(&secret) {
                 secrets.push_front(secret);
             }
@@ -300,7 +318,13 @@ impl TokenAccount {
         if stamp != held.stamp {
             // The stamp is taken before the read, so that a write in between is noticed next time.
             let record = entry.read().await?;
-            *held = HeldSignIn { record, stamp, failed: None };
+            if held.is_unsaved && same_sign_in(record.as_ref(), held.record.as_ref()) {
+                if let Some(kept) = held.record.clone() {
+                    held.is_unsaved = entry.replace(kept).await.is_err();
+                }
+                return Ok(());
+            }
+            *held = HeldSignIn { record, stamp, failed: None, is_unsaved: false };
             if let Some(kept) = &held.record {
                 self.hide(&kept.record);
             }
@@ -313,7 +337,15 @@ impl TokenAccount {
         if self.is_by_itself() {
             // Such a token is not stored: a request yields the next one.
             let record = match &self.exchange {
-                Some(exchange) => limited(Box::pin(exchange.token(&self.url, &self.settings))).await?,
+                Some(exchange) => {
+                    self.hide_all(exchange.secrets());
+                    limited(Box::pin(exchange.token(&self.url, &self.settings))).await.map_err(|error| {
+                        match error {
+                            RenewError::Failed(why) => RenewError::Failed(self.mask(why)),
+                            RenewError::Over(why) => RenewError::Over(self.mask(why)),
+                        }
+                    })?
+                }
                 None => limited(Box::pin(exchange(&self.url, &self.settings))).await?,
             };
             self.hide(&record);
@@ -345,13 +377,20 @@ impl TokenAccount {
         {
             held.record = Some(kept.clone());
             match entry.replace(kept).await {
-                Ok(()) => held.stamp = Some(entry.stamp()),
+                Ok(()) => (held.stamp, held.is_unsaved) = (Some(entry.stamp()), false),
                 // The token is still valid in this process.
-                Err(error) => tracing::error!("a renewed sign-in could not be stored: {error}"),
+                Err(error) => {
+                    held.is_unsaved = true;
+                    tracing::error!("a renewed sign-in could not be stored: {error}");
+                }
             }
         }
         renewed.map(|_| held.token())
     }
+}
+
+fn same_sign_in(one: Option<&KeptRecord>, other: Option<&KeptRecord>) -> bool {
+    one.zip(other).is_some_and(|(one, other)| one.record.id == other.record.id)
 }
 
 fn over() -> RenewError {

@@ -12,7 +12,7 @@ use nonet_api::notice::WorldChanges;
 use nonet_auth::Person;
 use nonet_config::{Config, ServerCredentials, ServerScope, ServerSettings};
 use nonet_servers::downstream::{
-    Connection, ConnectionContext, ConnectionState, Dial, LogLevel, Reach, ServerUpdate,
+    Connection, ConnectionContext, ConnectionState, Dial, LogLevel, PersonAccess, Reach, ServerUpdate,
 };
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
@@ -141,7 +141,10 @@ impl Servers {
 
     /// Returns how many calls of servers are in flight.
     pub fn calls_in_flight(&self) -> usize {
-        self.world().connections.values().map(|connection| connection.in_flight()).sum()
+        let world = self.world();
+        let shared = world.connections.values().map(|connection| connection.in_flight()).sum::<usize>();
+        let of_people = self.personal.connections();
+        shared + of_people.iter().map(|connection| connection.in_flight()).sum::<usize>()
     }
 
     /// Returns what each server that is a program could reach on this machine.
@@ -234,15 +237,8 @@ impl Servers {
                 self.supervise(connection, updates);
             }
         }
-        for connection in retired {
-            let stop = self.life.stop.clone();
-            self.life.tasks.spawn(async move {
-                tokio::select! {
-                    () = connection.retire(RETIRE_LIMIT) => {}
-                    () = stop.cancelled() => {}
-                }
-            });
-        }
+        retired.into_iter().for_each(|connection| self.retire(connection));
+        self.sweep_once();
         (changes, ended)
     }
 
@@ -309,11 +305,16 @@ impl Servers {
         server: &Arc<str>,
     ) -> Arc<Connection> {
         let settings = shared.settings();
+        // A person's call never uses the gateway's own account, whatever state theirs is in.
         if settings.credentials.are_personal()
-            && !shared.is_held()
-            && let Some(person) = caller.whose()
+            && let Some((key, person)) = caller.whose()
         {
-            return self.connection_of(person, server, &settings);
+            let own = self.connection_of(&key, person.map(|person| &**person), server, &settings);
+            match shared.is_held() {
+                true => own.hold(),
+                false => own.release(),
+            }
+            return own;
         }
         if settings.scope == ServerScope::Shared || !caller.lasting || shared.is_held() {
             return shared;
@@ -329,15 +330,16 @@ impl Servers {
     }
 
     /// Returns a person's own connection to a server.
-    pub fn connection_of(
+    fn connection_of(
         &self,
-        person: &Person,
+        key: &Arc<str>,
+        person: Option<&Person>,
         server: &Arc<str>,
         settings: &ServerSettings,
     ) -> Arc<Connection> {
+        let mut ended = Vec::new();
         let page = || self.account_page(server);
-        let fits = |known: &Connection| known.is_reached_by(settings) && !known.retired().is_cancelled();
-        self.personal.of(server, person, page, fits, |access| {
+        let begin = |access: &PersonAccess| {
             let own = Connection::of_person(server.clone(), settings.clone(), self.around.clone(), access);
             own.begin_with_log(self.wanted_log());
             let own = Arc::new(own);
@@ -347,7 +349,21 @@ impl Servers {
                 None => self.supervise(&own, &mpsc::channel(1).0),
             }
             own
-        })
+        };
+        let own = self.personal.of((server, key, settings), person, page, begin, &mut ended);
+        ended.into_iter().for_each(|connection| self.retire(connection));
+        own
+    }
+
+    /// Retires a connection once its calls in flight have ended.
+    fn retire(&self, connection: Arc<Connection>) {
+        let stop = self.life.stop.clone();
+        self.life.tasks.spawn(async move {
+            tokio::select! {
+                () = connection.retire(RETIRE_LIMIT) => {}
+                () = stop.cancelled() => {}
+            }
+        });
     }
 
     /// Returns the address at which people sign in to a server.
@@ -367,23 +383,37 @@ impl Servers {
         let (servers, person) = (self.clone(), person.clone());
         self.life.tasks.spawn(async move {
             for server in world.personal.iter() {
-                let Some(connection) = world.connections.get(server) else { continue };
-                let settings = connection.settings();
-                if !connection.is_held() && servers.has_account(&person, server, &settings).await {
-                    servers.connection_of(&person, server, &settings);
+                let Some(settings) = servers.personal_settings(server) else { continue };
+                if servers.has_account(&person, server, &settings).await
+                    // The configuration may have changed meanwhile.
+                    && let Some(settings) = servers.personal_settings(server)
+                {
+                    servers.connection_of(&person.key, Some(&person), server, &settings);
                 }
             }
         });
     }
 
-    /// Connects a person's accounts after they have signed in to a server, at their next request.
-    pub fn signed_in(&self, person: &str) {
+    /// Returns the settings of a server at which people have accounts of their own, unless it is on hold.
+    fn personal_settings(&self, server: &str) -> Option<Arc<ServerSettings>> {
+        let connections = self.connections();
+        let connection = connections.get(server).filter(|connection| !connection.is_held())?;
+        Some(connection.settings()).filter(|settings| settings.credentials.are_personal())
+    }
+
+    /// Connects a person's account anew after they have signed in to a server, perhaps as somebody else there.
+    pub fn signed_in(&self, person: &Arc<str>, server: &str) {
         self.personal.forget_greeting(person);
+        if let Some(own) = self.personal.known(server, person) {
+            own.retry_sign_in();
+        }
     }
 
     /// Ends a person's connection to a server that they have signed out of.
-    pub fn signed_out(&self, person: &str, server: &str) {
-        self.personal.end_of(server, person);
+    pub fn signed_out(&self, person: &Arc<str>, server: &str) {
+        if let Some(own) = self.personal.end_of(server, person) {
+            own.retired().cancel();
+        }
     }
 
     async fn has_account(&self, person: &Person, server: &str, settings: &ServerSettings) -> bool {
@@ -409,14 +439,19 @@ impl Servers {
                     () = stop.cancelled() => return,
                 }
                 let Some(servers) = servers.upgrade() else { return };
-                let world = servers.world();
-                let shared = |server: &str| world.connections.get(server).filter(|one| !one.is_held());
-                servers.personal.sweep(|server, connection| {
-                    shared(server).is_some_and(|one| connection.is_reached_by(&one.settings()))
-                });
-                servers.personal.forget(|server| world.connections.contains_key(server));
+                servers.sweep_once();
             }
         });
+    }
+
+    fn sweep_once(&self) {
+        let world = self.world();
+        let ended = self.personal.sweep(|server, connection| {
+            let shared = world.connections.get(server);
+            shared.is_some_and(|one| connection.is_reached_by(&one.settings()))
+        });
+        ended.into_iter().for_each(|connection| self.retire(connection));
+        self.personal.forget(|server| world.personal.iter().any(|name| **name == *server));
     }
 
     /// Waits up to `limit` until each server is ready or has failed once.
@@ -439,8 +474,8 @@ impl Servers {
             wanted.insert(session, level);
             wanted.values().min().copied().unwrap_or(level)
         };
-        for connection in self.world().connections.values() {
-            let connection = connection.clone();
+        let shared = self.connections();
+        for connection in shared.values().cloned().chain(self.personal.connections()) {
             self.life.tasks.spawn(async move { connection.set_log_level(lowest).await });
         }
     }

@@ -371,9 +371,13 @@ impl Caller {
         self.asker.as_ref().filter(|asker| asker.can_answer(ELICITATION, &json!({})))
     }
 
-    /// Returns the person whose accounts the call uses, if somebody has signed in.
-    pub fn whose(&self) -> Option<&Arc<Person>> {
-        self.person.as_ref().or(self.session.of_client().person.as_ref())
+    /// Returns the key of the person whose accounts the call uses, if it is a person's, and the person as far as
+    /// they are known.
+    pub fn whose(&self) -> Option<(Arc<str>, Option<&Arc<Person>>)> {
+        let client = self.session.of_client();
+        let person = self.person.as_ref().or(client.person.as_ref());
+        let key = person.map(|person| person.key.clone()).or_else(|| client.owner.person().map(Into::into));
+        Some((key?, person))
     }
 
     /// Returns the owner of this caller's jobs.

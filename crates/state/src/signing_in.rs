@@ -85,6 +85,7 @@ impl Servers {
 pub async fn ask_to_sign_in(caller: &Caller, connection: &Connection, page: &str) -> bool {
     let Some(asker) = asker_of_links(caller) else { return false };
     let server = &connection.name;
+    let mut states = connection.watch();
     let params = json!({
         "mode": "url",
         "message": format!("`{server}` needs your own account. Sign in there, and this call goes on."),
@@ -103,11 +104,18 @@ pub async fn ask_to_sign_in(caller: &Caller, connection: &Connection, page: &str
     if !has_agreed {
         return false;
     }
-    let mut states = connection.watch();
-    // The client says that the user opens the link; the user still has to come back.
-    let signed_in = states.wait_for(|state| matches!(state, ConnectionState::Ready { .. }));
+    // The client says that the user opens the link; the user still has to come back. A connection that was refused
+    // only for want of scopes is ready all the while, and connects anew then.
+    let signed_in = async {
+        let is_changed = |state: &ConnectionState| !matches!(state, ConnectionState::Ready { .. });
+        if states.wait_for(is_changed).await.is_ok() {
+            let _ = states.wait_for(|state| matches!(state, ConnectionState::Ready { .. })).await;
+        }
+    };
     tokio::select! {
-        ended = tokio::time::timeout(RETURN, signed_in) => ended.is_ok_and(|state| state.is_ok()),
+        ended = tokio::time::timeout(RETURN, signed_in) => ended.is_ok(),
+        // Another one has taken its place.
+        () = connection.retired().cancelled() => true,
         () = caller.cancel.cancelled() => false,
     }
 }

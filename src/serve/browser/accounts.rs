@@ -290,7 +290,8 @@ async fn came_back(State(browsers): State<Arc<Browsers>>, request: Request) -> R
         Ok(record) => record,
         Err(error) => {
             // The sign-in server may have forgotten a client that was registered for all.
-            if matches!(error, SignInError::Failed(_)) {
+            let said = error.to_string();
+            if ["invalid_client", "unauthorized_client"].iter().any(|code| said.contains(code)) {
                 browsers.people()?.keep_client(account.url, &addresses.redirect_uri, None).await;
             }
             let mut response = failed(&account, &error);
@@ -300,7 +301,7 @@ async fn came_back(State(browsers): State<Arc<Browsers>>, request: Request) -> R
     };
     account.entry.keep(&record).await.map_err(|error| away(&error.to_string()))?;
     tell(&browsers, &session, "account_signed_in", account.name);
-    browsers.gateway.servers.signed_in(&session.key);
+    browsers.gateway.servers.signed_in(&session.key, account.name);
     let mut response = redirect(&format!("/accounts/{}?done", account.name))?;
     now.cookies.drop_sign_in(response.headers_mut());
     Ok(response)

@@ -216,7 +216,9 @@ impl Calls {
             && Box::pin(ask_to_sign_in(caller, &connection, page)).await
         {
             let (params, control) = later;
-            answer = Box::pin(connection.call_tool(&tool.own, params, as_task, control, wait)).await;
+            let again =
+                gate.connection_for(&self.servers, caller, &tool.server).unwrap_or(connection.clone());
+            answer = Box::pin(again.call_tool(&tool.own, params, as_task, control, wait)).await;
         }
         self.tell_of_breaker(caller, gate, &connection);
         match answer {

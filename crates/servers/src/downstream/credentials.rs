@@ -53,7 +53,7 @@ impl Credentials {
             Arc::new(match (person, &settings.credentials, &context.people) {
                 (Some(person), ServerCredentials::Exchange(exchange), _) => {
                     let (settings, subject) = (exchange.clone(), person.subject.clone());
-                    TokenAccount::exchanging(url, oauth, PersonExchange { settings, subject })
+                    TokenAccount::exchanging(url, oauth, PersonExchange::new(settings, subject))
                 }
                 (Some(person), _, Some(people)) => {
                     TokenAccount::of_person(url, oauth, people.account(&person.person, server, url))
@@ -123,6 +123,14 @@ impl Credentials {
             needed.remedy = Remedy::Headers;
         }
         needed
+    }
+
+    /// Resolves once a person has signed in or out who may be somebody else at the server now.
+    pub(super) async fn replaced(&self) {
+        match self.account.as_ref().filter(|_| self.person.is_some()) {
+            Some(account) => account.replaced().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Resolves once the user has signed in or out.

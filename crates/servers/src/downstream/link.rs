@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures::future::BoxFuture;
+use futures::{FutureExt, future::BoxFuture};
 use nonet_text::results::CallResult;
 use serde::ser::SerializeMap;
 use serde_json::{Map, Value};
@@ -21,6 +21,11 @@ pub(super) trait Connector: Send + Sync {
 
     /// Resolves once the user has signed in or out.
     fn sign_in_changed(&self) -> BoxFuture<'_, ()>;
+
+    /// Resolves once the person whose account it is has signed in or out, perhaps as somebody else.
+    fn account_replaced(&self) -> BoxFuture<'_, ()> {
+        std::future::pending().boxed()
+    }
 
     /// Returns a text with the server's secrets masked.
     fn mask(&self, text: &str) -> String;

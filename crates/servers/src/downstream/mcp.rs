@@ -131,6 +131,10 @@ impl Connector for McpServer {
         self.credentials.changed().boxed()
     }
 
+    fn account_replaced(&self) -> BoxFuture<'_, ()> {
+        self.credentials.replaced().boxed()
+    }
+
     fn mask(&self, text: &str) -> String {
         self.credentials.mask(text)
     }

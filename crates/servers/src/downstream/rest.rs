@@ -201,6 +201,10 @@ impl Connector for RestServer {
         self.credentials.changed().boxed()
     }
 
+    fn account_replaced(&self) -> BoxFuture<'_, ()> {
+        self.credentials.replaced().boxed()
+    }
+
     fn mask(&self, text: &str) -> String {
         self.credentials.mask(text)
     }

@@ -214,6 +214,8 @@ pub enum ServerUpdate {
         connection: u64,
         /// The session that the server belongs to, if any.
         session: Option<u64>,
+        /// The key of the person whose connection it is, if it is one's own.
+        person: Option<Arc<str>>,
         /// The new list; absent if it could not be read again.
         listing: Option<Listing>,
         /// Receives a signal once the list is in the catalogue.

@@ -139,7 +139,7 @@ impl Connection {
             (_, ConnectionState::AuthRequired { error, .. })
                 if self.settings().credentials.are_personal() =>
             {
-                let whose = if self.is_personal { "a person" } else { "the gateway itself" };
+                let whose = if self.person.is_some() { "a person" } else { "the gateway itself" };
                 tracing::info!(server = %self.name, "no account of {whose}: {error}");
             }
             (_, ConnectionState::AuthRequired { error, remedy }) => {
@@ -248,13 +248,15 @@ impl Connection {
             };
             let tools = listing.as_ref().map_or(0, |listing| listing.tools.len());
             if let Some(listing) = &listing
-                && (self.placed.is_some() || self.is_personal)
+                && (self.placed.is_some() || self.person.is_some())
             {
                 self.listed.send_replace(Some(Arc::new(listing.clone())));
             }
             let (published, in_catalogue) = oneshot::channel();
             let (server, session) = (self.name.clone(), self.settings().session);
-            let listed = ServerUpdate::Listed { server, connection: self.id, session, listing, published };
+            let person = self.person.clone();
+            let listed =
+                ServerUpdate::Listed { server, connection: self.id, session, person, listing, published };
             let _ = updates.send(listed).await;
             if std::mem::take(&mut first) {
                 // Tools that were known before can be called while the list is being published.
@@ -279,6 +281,10 @@ impl Connection {
                 lost = link.lost() => return lost,
                 () = self.restart.notified() => return "it was restarted on request".into(),
                 () = held(&self.enabled) => return "it was disabled on request".into(),
+                // Whoever signs in anew may be somebody else there.
+                () = self.connector.account_replaced(), if self.person.is_some() => {
+                    return "its person has signed in or out".into();
+                }
                 () = link.changed() => {}
             }
             // Servers announce many changes at once; one new list covers them all.

@@ -6,11 +6,12 @@
 use std::sync::Arc;
 
 use nonet_base::clock::{system_time, unix_ms};
-use nonet_config::{OAuth, Secret, TokenExchange};
+use nonet_config::{BearerToken, OAuth, Secret, TokenExchange};
 use nonet_wire::{
     issuer::{ClientSecret, FormAnswer, IssuerClient},
     web,
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -48,24 +49,50 @@ impl SubjectToken {
         true
     }
 
-    /// Resolves when the person calls with another token.
-    pub(super) async fn changed(&self) {
-        let mut token = self.0.subscribe();
-        if token.changed().await.is_err() {
-            std::future::pending().await
-        }
+    /// Returns a digest of the token, if there is one.
+    fn digest(&self) -> Option<BearerToken> {
+        self.0.borrow().as_ref().map(|(token, _)| BearerToken::new(token.expose()))
     }
 }
 
 /// How the tokens of one person at one server are made.
 pub(crate) struct PersonExchange {
-    pub settings: Arc<TokenExchange>,
-    pub subject: Arc<SubjectToken>,
+    settings: Arc<TokenExchange>,
+    subject: Arc<SubjectToken>,
+    /// The person's token that was tried last; the outer `None` before the first try.
+    tried: Mutex<Option<Option<BearerToken>>>,
 }
 
 impl PersonExchange {
+    pub(crate) fn new(settings: Arc<TokenExchange>, subject: Arc<SubjectToken>) -> Self {
+        Self { settings, subject, tried: Mutex::default() }
+    }
+
+    /// Whether the person has called with another token since the last try.
+    pub(super) fn is_untried(&self) -> bool {
+        *self.tried.lock() != Some(self.subject.digest())
+    }
+
+    /// Resolves when the person has called with another token than the one that was tried.
+    pub(super) async fn changed(&self) {
+        let mut token = self.subject.0.subscribe();
+        while !self.is_untried() {
+            if token.changed().await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+
+    /// Returns the secrets that its requests have, which may come back in an answer.
+    pub(super) fn secrets(&self) -> Vec<String> {
+        let own = self.settings.client_secret.as_ref().map(|secret| secret.expose().to_owned());
+        let subject = self.subject.0.borrow().as_ref().map(|(token, _)| token.expose().to_owned());
+        own.into_iter().chain(subject).collect()
+    }
+
     /// Returns a token for the server.
     pub(super) async fn token(&self, url: &str, oauth: &OAuth) -> Result<SignInRecord, RenewError> {
+        *self.tried.lock() = Some(self.subject.digest());
         let subject = self.subject.0.borrow().clone();
         let (subject, issuer) = subject.ok_or_else(|| {
             RenewError::Over(

@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use backon::{ExponentialBuilder, Retryable};
+use dashmap::DashMap;
 use nonet_base::{
     clock::{system_time, unix_ms},
     text::hex,
@@ -28,7 +30,10 @@ const MOST_CLIENTS: usize = 1_000;
 /// How long a registered client is used.
 const CLIENT_LASTS: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// How often the store is read for what other replicas changed, in seconds.
-const LOOK_SECS: u64 = 10;
+const LOOK_SECS: u64 = 30;
+/// How often a change is tried that others interrupt, and the end of a lock.
+const TRIES: usize = 5;
+const FREE_TRIES: usize = 100;
 /// The delay before another look at an account that another replica renews, and the longest wait for it.
 const LOCK_LOOK: Duration = Duration::from_millis(100);
 const LOCK_LIMIT: Duration = Duration::from_secs(30);
@@ -41,6 +46,8 @@ pub struct PeopleVault {
     sealer: OnceLock<Sealer>,
     /// Grows with each change in this process.
     changed: watch::Sender<u64>,
+    /// The changes of each account in this process, by person and id.
+    changes: DashMap<(Arc<str>, String), u64>,
 }
 
 impl std::fmt::Debug for PeopleVault {
@@ -66,7 +73,13 @@ impl PeopleVault {
     /// Returns the accounts in a store, sealed with this key, or with that of a state folder.
     pub fn new(records: Arc<Records>, key: Option<&str>, folder: Option<&Path>) -> Arc<Self> {
         let seals = SealSource::new(key, folder);
-        Arc::new(Self { records, seals, sealer: OnceLock::new(), changed: watch::Sender::new(0) })
+        Arc::new(Self {
+            records,
+            seals,
+            sealer: OnceLock::new(),
+            changed: watch::Sender::new(0),
+            changes: DashMap::new(),
+        })
     }
 
     fn sealer(&self) -> Result<&Sealer, VaultError> {
@@ -144,10 +157,6 @@ impl PeopleVault {
     fn watch(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
-
-    fn has_changed(&self) {
-        self.changed.send_modify(|changes| *changes += 1);
-    }
 }
 
 fn now() -> u64 {
@@ -175,7 +184,17 @@ pub struct PersonEntry {
 impl PersonEntry {
     /// Returns a value that differs when the account may have changed since.
     pub(super) fn stamp(&self) -> (u64, u64) {
-        (*self.vault.changed.borrow(), now() / LOOK_SECS)
+        (self.changes(), now() / LOOK_SECS)
+    }
+
+    fn changes(&self) -> u64 {
+        let key = (self.person.clone(), self.id.clone());
+        self.vault.changes.get(&key).map_or(0, |changes| *changes)
+    }
+
+    fn has_changed(&self) {
+        *self.vault.changes.entry((self.person.clone(), self.id.clone())).or_default() += 1;
+        self.vault.changed.send_modify(|changes| *changes += 1);
     }
 
     /// Returns the sign-in, if there is one. One that cannot be opened counts as none.
@@ -196,21 +215,25 @@ impl PersonEntry {
     pub async fn keep(&self, record: &SignInRecord) -> Result<(), VaultError> {
         let about = json!({ "server": &*self.server });
         self.vault.put(&self.person, &self.id, record, about, MOST).await?;
-        self.vault.has_changed();
+        self.has_changed();
         Ok(())
     }
 
     /// Replaces a sign-in that was renewed, unless there is another one by now.
     pub(super) async fn replace(&self, renewed: &SignInRecord) -> Result<(), VaultError> {
-        let found = self.vault.records.get(RecordKind::Account, &self.person, &self.id).await?;
-        let Some(mut record) = found else { return Ok(()) };
-        let stored: Option<SignInRecord> = self.vault.opened(&self.person, &self.id, &record.body);
-        if stored.is_none_or(|stored| stored.id != renewed.id) {
-            return Ok(());
+        for _ in 0..TRIES {
+            let found = self.vault.records.get(RecordKind::Account, &self.person, &self.id).await?;
+            let Some(mut record) = found else { return Ok(()) };
+            let stored: Option<SignInRecord> = self.vault.opened(&self.person, &self.id, &record.body);
+            if stored.is_none_or(|stored| stored.id != renewed.id) {
+                return Ok(());
+            }
+            record.body["sealed"] = self.vault.sealed(&self.person, &self.id, renewed)?.into();
+            if self.vault.records.change(record).await? {
+                return Ok(());
+            }
         }
-        record.body["sealed"] = self.vault.sealed(&self.person, &self.id, renewed)?.into();
-        self.vault.records.change(record).await?;
-        Ok(())
+        Err(VaultError::Store("the account is changed again and again".into()))
     }
 
     /// Removes the sign-in. Returns whether there was one.
@@ -220,7 +243,7 @@ impl PersonEntry {
     /// If the store cannot be written.
     pub async fn remove(&self) -> Result<bool, VaultError> {
         let taken = self.vault.records.take(RecordKind::Account, &self.person, &self.id).await?;
-        self.vault.has_changed();
+        self.has_changed();
         Ok(taken.is_some())
     }
 
@@ -231,9 +254,12 @@ impl PersonEntry {
         loop {
             let record = self.vault.records.get(RecordKind::Account, &self.person, &self.id).await?;
             let Some(record) = record else { return Ok(PersonLock(None)) };
+            // Made before the answer: it may be lost after the account is held.
+            let lock = PersonLock(Some(self.clone()));
             if self.vault.records.hold(&record).await? {
-                return Ok(PersonLock(Some(self.clone())));
+                return Ok(lock);
             }
+            lock.forget();
             if Instant::now() >= until {
                 return Err(VaultError::Store("another replica holds the account for a renewal".into()));
             }
@@ -243,22 +269,36 @@ impl PersonEntry {
 
     /// Resolves when the account may have changed.
     pub(super) async fn changed(&self) {
-        let mut changes = self.vault.watch();
+        let (mut changes, before) = (self.vault.watch(), self.changes());
+        let here = async { while self.changes() == before && changes.changed().await.is_ok() {} };
         // The store says what other replicas changed.
-        let _ = tokio::time::timeout(Duration::from_secs(LOOK_SECS), changes.changed()).await;
+        let _ = tokio::time::timeout(Duration::from_secs(LOOK_SECS), here).await;
     }
 }
 
 /// Holds an account until dropped.
 pub(super) struct PersonLock(Option<PersonEntry>);
 
+impl PersonLock {
+    /// Drops a lock that was not taken.
+    fn forget(mut self) {
+        self.0 = None;
+    }
+}
+
 impl Drop for PersonLock {
     fn drop(&mut self) {
         let Some(entry) = self.0.take() else { return };
+        let free = move || {
+            let entry = entry.clone();
+            async move {
+                entry.vault.records.free(RecordKind::Account, &entry.person, vec![entry.id.clone()]).await
+            }
+        };
+        let pauses = ExponentialBuilder::default().with_max_delay(LOCK_LIMIT).with_max_times(FREE_TRIES);
         tokio::spawn(async move {
-            let freed = entry.vault.records.free(RecordKind::Account, &entry.person, vec![entry.id.clone()]);
-            if let Err(error) = freed.await {
-                tracing::warn!(%error, "an account is held until this gateway ends");
+            if let Err(error) = free.retry(pauses).sleep(tokio::time::sleep).await {
+                tracing::error!(%error, "an account of a person is not renewed any more until this gateway ends");
             }
         });
     }
