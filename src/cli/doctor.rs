@@ -232,7 +232,7 @@ pub(super) async fn run(offers: Vec<Offer>, file: &Path, asking: OfferMode) -> a
             },
         };
         if agreed {
-            match offer.mend(file).await {
+            match Box::pin(offer.mend(file)).await {
                 Ok(done) => mended |= done,
                 Err(error) => show::complain(show::causes(&error)),
             }

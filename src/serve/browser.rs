@@ -4,33 +4,46 @@
 //! The gateway keeps nothing about a browser: its session and its sign-ins are sealed cookies (`cookies`), so that
 //! any replica answers, and a restart signs nobody out.
 
+// An answer that refuses is made once for each request of a person; nothing is gained by boxing it.
+#![allow(clippy::result_large_err)]
+
 mod accounts;
 mod cookies;
 mod html;
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Router,
     body::Body,
     extract::{Query, Request, State},
+    middleware::Next,
     response::Response,
     routing::{get, post},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use nonet_api::page::{ErrorAnswer, PageRole, PageUser};
-use nonet_auth::{BroughtBack, BrowserFault, BrowserSignIn, Issuers, Person, metadata, metadata::challenge};
+use nonet_auth::{
+    BroughtBack, BrowserFault, BrowserSignIn, Issuers, Person, TokenFault, metadata, metadata::challenge,
+};
 use nonet_config::{AuthSettings, BearerToken, Config, PageSettings};
 use nonet_core::Gateway;
 use nonet_servers::oauth::PeopleVault;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
-use self::cookies::{BrowserSession, Cookies, OpenSignIn};
-use super::access::{Entrance, only_bearer};
+use self::cookies::{BrowserSession, Cookies, OpenSignIn, SignInKind};
+use super::{
+    access::{Entrance, only_bearer},
+    listen,
+};
 
 /// How many sign-ins are finished at the same time: each asks the issuer or a sign-in server.
 const AT_ONCE: usize = 16;
@@ -81,6 +94,8 @@ pub(super) struct Browsers {
     pub(super) gateway: Arc<Gateway>,
     entrance: Arc<Entrance>,
     finishing: Semaphore,
+    /// When a failed sign-in was last written into the audit log.
+    failed: Mutex<Option<Instant>>,
 }
 
 /// What is needed to answer a browser: the configuration of the moment.
@@ -102,13 +117,28 @@ impl Now {
 
 impl Browsers {
     pub(super) fn new(gateway: &Arc<Gateway>, entrance: Arc<Entrance>) -> Arc<Self> {
-        Arc::new(Self { gateway: gateway.clone(), entrance, finishing: Semaphore::new(AT_ONCE) })
+        Arc::new(Self {
+            gateway: gateway.clone(),
+            entrance,
+            finishing: Semaphore::new(AT_ONCE),
+            failed: Mutex::default(),
+        })
     }
 
     /// Whether people get the page here: they sign in with browsers, and the page is not switched off.
     pub(super) fn shows_page(&self) -> bool {
         let config = self.gateway.servers.config();
         config.gateway.page && config.auth.as_ref().is_some_and(|auth| auth.page.is_some())
+    }
+
+    /// Whether a failed sign-in goes into the audit log: anybody can make them, so only some do.
+    fn may_log_failure(&self) -> bool {
+        let mut failed = self.failed.lock();
+        let may = failed.is_none_or(|at| at.elapsed() >= Duration::from_secs(1));
+        if may {
+            *failed = Some(Instant::now());
+        }
+        may
     }
 
     fn people(&self) -> Result<&Arc<PeopleVault>, Response> {
@@ -118,10 +148,20 @@ impl Browsers {
     /// Returns the configuration of the moment with its issuers; or the answer where nobody signs in with a
     /// browser.
     fn now(&self) -> Result<Now, Response> {
+        self.known_now().map_err(|why| html::failure(why.status(), &format!("{why}."), None))
+    }
+
+    fn known_now(&self) -> Result<Now, NobodySignsIn> {
         let config = self.gateway.servers.config();
-        let auth = config.auth.as_ref().filter(|auth| auth.page.is_some()).ok_or_else(no_page)?;
-        let issuers = self.entrance.issuers(&config, auth).map_err(|why| away(&why))?;
-        let cookies = Cookies::new(&self.people()?.seals).map_err(|error| away(&error.to_string()))?;
+        let around = &self.gateway.servers.around;
+        let people = around.people.as_ref().ok_or(NobodySignsIn::Here)?;
+        let auth = config.auth.as_ref().filter(|auth| auth.page.is_some()).ok_or(NobodySignsIn::Here)?;
+        let later = |why: &str| {
+            tracing::warn!(why, "nobody can sign in with a browser");
+            NobodySignsIn::Now
+        };
+        let issuers = self.entrance.issuers(&config, auth).map_err(|why| later(&why))?;
+        let cookies = Cookies::new(&people.seals).map_err(|error| later(&error.to_string()))?;
         Ok(Now { config: config.clone(), issuers, cookies })
     }
 
@@ -135,20 +175,25 @@ impl Browsers {
 
     /// Returns who sends a request of the page, or the refusal.
     pub(super) async fn visitor(&self, method: &Method, headers: &HeaderMap) -> Result<Visitor, Response> {
-        let now = self.now()?;
+        let now =
+            self.known_now().map_err(|why| super::page::answer(why.status(), &ErrorAnswer::new(why)))?;
         let (auth, page) = (now.auth()?, now.page()?);
         if let Some(token) = only_bearer(headers) {
-            let resource = metadata::resource(auth, None);
-            let person = now.issuers.identify(token, BearerToken::new(token), &resource).await;
-            let person = person.map_err(|fault| {
-                let mut refused = super::page::answer(StatusCode::UNAUTHORIZED, &ErrorAnswer::new(&fault));
-                let told = fault.to_string();
-                challenged(&mut refused, &challenge(auth, None, Some(("invalid_token", &told)), &[]));
-                refused
-            })?;
+            let digest = BearerToken::new(token);
+            // A token of the file goes to no issuer.
+            let person = match now.config.has_token(digest) {
+                true => {
+                    Err(TokenFault::Invalid("it is one of servers.toml, which opens `/mcp` alone".into()))
+                }
+                false => now.issuers.identify(token, digest, &metadata::resource(auth, None)).await,
+            };
+            let person = person.map_err(|fault| no_visitor(auth, &fault))?;
             let Some(role) = page.role_by_scopes(&person.scopes) else {
                 return Err(needs_scopes(auth, page, PageRole::Look));
             };
+            if auth.scopes.iter().any(|scope| !person.scopes.contains(scope)) {
+                return Err(needs_scopes(auth, page, role));
+            }
             let person = Some(VisitorName::of(&person));
             return Ok(Visitor { person, role, csrf: None });
         }
@@ -189,9 +234,47 @@ impl Browsers {
     }
 }
 
+/// Why nobody signs in with a browser.
+#[derive(Debug, thiserror::Error)]
+enum NobodySignsIn {
+    #[error("nobody signs in here with a browser: servers.toml has no [auth.page]")]
+    Here,
+    #[error("nobody can sign in at the moment; the gateway's log says why")]
+    Now,
+}
+
+impl NobodySignsIn {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Here => StatusCode::NOT_FOUND,
+            Self::Now => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// Returns the refusal of a program whose token names nobody who may come in.
+fn no_visitor(auth: &AuthSettings, fault: &TokenFault) -> Response {
+    let status = match fault {
+        TokenFault::Invalid(_) | TokenFault::OtherAudience(_) => StatusCode::UNAUTHORIZED,
+        TokenFault::Blocked => StatusCode::FORBIDDEN,
+        TokenFault::Away(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let told = fault.to_string();
+    let mut refused = super::page::answer(status, &ErrorAnswer::new(&told));
+    if status == StatusCode::UNAUTHORIZED {
+        challenged(&mut refused, &challenge(auth, None, Some(("invalid_token", &told)), &[]));
+    }
+    refused
+}
+
 /// Returns the refusal of a program whose token lacks the scopes of a role.
 fn needs_scopes(auth: &AuthSettings, page: &PageSettings, needed: PageRole) -> Response {
-    let scopes = page.roles.get(&needed).map(|rule| rule.scopes.clone()).unwrap_or_default();
+    let mut enough = page.roles.range(needed..).map(|(_, rule)| &rule.scopes);
+    let of_role = enough.find(|scopes| !scopes.is_empty()).cloned().unwrap_or_default();
+    let scopes: Vec<String> = match of_role.is_empty() {
+        true => of_role,
+        false => of_role.into_iter().chain(auth.scopes.iter().cloned()).collect(),
+    };
     let told = match scopes.is_empty() {
         true => format!("no access token opens this: [auth.page] names no scopes for the role `{needed}`"),
         false => format!("this needs an access token with the scopes `{}`", scopes.join(" ")),
@@ -245,8 +328,17 @@ pub(super) fn router(browsers: &Arc<Browsers>) -> Router {
         .route(CALLBACK, get(came_back))
         .route("/ui/logout", post(logout))
         .route("/ui/signed-out", get(signed_out))
-        .merge(accounts::routes())
+        .merge(accounts::routes().route_layer(axum::middleware::from_fn_with_state(browsers.clone(), prove)))
         .with_state(browsers.clone())
+}
+
+/// Counts the connection of a browser that has signed in among those of known clients.
+async fn prove(State(browsers): State<Arc<Browsers>>, request: Request, next: Next) -> Response {
+    let is_known = browsers.known_now().is_ok_and(|now| browsers.session(&now, request.headers()).is_some());
+    match is_known.then(|| listen::refusal_of_proven(request.extensions())).flatten() {
+        Some(refusal) => refusal,
+        None => next.run(request).await,
+    }
 }
 
 #[derive(Deserialize)]
@@ -263,6 +355,7 @@ async fn login(
     let now = browsers.now()?;
     let (auth, page) = (now.auth()?, now.page()?);
     let random = || now.cookies.random().map_err(|error| away(&error.to_string()));
+    let _turn = browsers.finishing.try_acquire().map_err(|_| busy())?;
     let redirect_uri = format!("{}{CALLBACK}", auth.public_url);
     let sign_in = BrowserSignIn::new(page, redirect_uri, [random()?, random()?, random()?]);
     let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(&sign_in.verifier));
@@ -292,7 +385,8 @@ async fn came_back(
 ) -> Result<Response, Response> {
     let now = browsers.now()?;
     let (auth, page) = (now.auth()?, now.page()?);
-    let Some(OpenSignIn::Page { sign_in, to }) = now.cookies.sign_in(request.headers()) else {
+    let Some(OpenSignIn::Page { sign_in, to }) = now.cookies.sign_in(request.headers(), SignInKind::Page)
+    else {
         return Err(html::failure(
             StatusCode::BAD_REQUEST,
             "This browser has begun no sign-in, or too long ago. Begin again.",
@@ -301,20 +395,27 @@ async fn came_back(
     };
     let _turn = browsers.finishing.try_acquire().map_err(|_| busy())?;
     let person = Box::pin(now.issuers.of_browser(page, &sign_in, &back)).await;
-    let person = match person {
-        Ok(person) => person,
+    let (person, missing) = match person {
+        Ok(signed_in) => signed_in,
         Err(fault) => {
             tracing::warn!(%fault, "a browser was not signed in");
-            browsers
-                .gateway
-                .observing
-                .audit_event("page", || json!({ "action": "sign_in_failed", "why": fault.to_string() }));
+            if browsers.may_log_failure() {
+                let about = || json!({ "action": "sign_in_failed", "why": fault.to_string() });
+                browsers.gateway.observing.audit_event("page", about);
+            }
+            // Another tab's sign-in goes on.
+            let is_other = back.state != sign_in.state;
             let mut response = told(&fault);
-            now.cookies.drop_sign_in(response.headers_mut());
+            if !is_other {
+                now.cookies.drop_sign_in(response.headers_mut(), SignInKind::Page);
+            }
             return Err(response);
         }
     };
     let role = page.role_by_claims(&person.claims);
+    if let Some(why) = missing {
+        tracing::warn!(subject = %person.subject, why, "what the issuer says about a person besides their ID token is not read");
+    }
     let session = BrowserSession::new(&now.cookies, &person, role, settings_digest(page), page.lasts);
     let session = session.map_err(|error| away(&error.to_string()))?;
     tracing::info!(subject = %person.subject, role = role.map(PageRole::as_str), "signed in with a browser");
@@ -325,7 +426,7 @@ async fn came_back(
         .audit_event("page", || json!({ "action": "sign_in", "person": name, "role": role }));
     // Not by a redirect: some browsers send no `Lax` cookie that was set on the way from another site.
     let mut response = html::onward(&format!("{}{to}", auth.public_url), "Signed in.");
-    now.cookies.drop_sign_in(response.headers_mut());
+    now.cookies.drop_sign_in(response.headers_mut(), SignInKind::Page);
     now.cookies.set_session(response.headers_mut(), &session).map_err(|error| away(&error.to_string()))?;
     Ok(response)
 }

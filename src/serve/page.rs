@@ -4,6 +4,9 @@
 //! The page and its figures are only for this machine's user: every request under `/ui/api` carries the token
 //! of `nonet ui`. `/metrics` is for callers with access to everything (`access`).
 
+// An answer that refuses is made once for each request of a person; nothing is gained by boxing it.
+#![allow(clippy::result_large_err)]
+
 mod calls;
 mod clients;
 pub(super) mod gateways;
@@ -13,7 +16,10 @@ mod setup;
 mod tools;
 mod work;
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -25,6 +31,7 @@ use axum::{
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
+use futures::StreamExt;
 use http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header};
 use nonet_api::{
     fault::Reader,
@@ -93,6 +100,8 @@ fn sent(line: &str) -> Option<String> {
 /// The answer to a request without the token.
 const REFUSED: &str = "the token is missing, or belongs to another gateway: run `nonet ui`, or open the address that Nonet \
                        printed when it started at a terminal, after `live page at`";
+/// How long a person reads one stream of calls.
+const STREAM_LASTS: Duration = Duration::from_secs(60);
 /// The answer where the page is for nobody.
 const CLOSED: &str =
     "there is no page at this address: it is at a local address, or for people who sign in (`[auth.page]`)";
@@ -191,7 +200,13 @@ impl PageDoor {
             };
         }
         match &self.browsers {
-            Some(browsers) if browsers.shows_page() => browsers.visitor(method, headers).await,
+            Some(browsers) if browsers.shows_page() => {
+                let visitor = browsers.visitor(method, headers).await?;
+                match listen::refusal_of_proven(extensions) {
+                    Some(refusal) => Err(refusal),
+                    None => Ok(visitor),
+                }
+            }
             _ if self.token.is_none() => Err(answer(StatusCode::NOT_FOUND, &ErrorAnswer::new(CLOSED))),
             _ => Err(answer(StatusCode::UNAUTHORIZED, &ErrorAnswer::new(REFUSED))),
         }
@@ -209,9 +224,17 @@ async fn admit(State(door): State<PageDoor>, mut request: Request, next: Next) -
                 // The other gateways of this machine are its user's, and ask for no roles.
                 request.headers_mut().remove(gateways::GATEWAY);
             }
-            match &door.browsers {
+            let is_person = visitor.person.is_some();
+            let response = match &door.browsers {
                 Some(browsers) if visitor.role < needed => browsers.lacks_role(&visitor, needed),
                 _ => VISITOR.scope(visitor, next.run(request)).await,
+            };
+            // A stream begins again after a while, so that a person who may not see it any more does not.
+            match is_person {
+                true => response.map(|body| {
+                    Body::from_stream(body.into_data_stream().take_until(tokio::time::sleep(STREAM_LASTS)))
+                }),
+                false => response,
             }
         }
     };
@@ -228,6 +251,12 @@ fn needed_role(request: &Request) -> PageRole {
     }
     let is_this = |one: &&Endpoint| one.path == path.as_str() && one.method == request.method().as_str();
     ENDPOINTS.iter().find(is_this).map_or(PageRole::Administer, |endpoint| endpoint.role)
+}
+
+/// Lets a task make what it does known as that of whoever makes the request.
+fn as_visitor<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+    let visitor = VISITOR.try_with(Visitor::clone).unwrap_or_else(|_| Visitor::owner());
+    VISITOR.scope(visitor, work)
 }
 
 async fn user() -> Response {
@@ -273,7 +302,8 @@ async fn page() -> Response {
     if let Ok(policy) = HeaderValue::from_str(&POLICY) {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     }
-    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // With `no-referrer`, browsers would send its forms with `Origin: null`.
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     keep_private(headers);
     response
 }

@@ -480,8 +480,8 @@ fn a_sign_in_to_a_server_belongs_to_the_browser_and_the_person_that_began_it() {
     begin(&mut ann);
     is_refused(&mut ann, &of_eve);
     // Not even with Eve's cookie of the sign-in.
-    let flow = eve.cookies["__Host-nonet-sign-in"].clone();
-    ann.cookies.insert("__Host-nonet-sign-in".into(), flow);
+    let flow = eve.cookies["__Host-nonet-account"].clone();
+    ann.cookies.insert("__Host-nonet-account".into(), flow);
     is_refused(&mut ann, &of_eve);
     let of_ann = begin(&mut ann);
     is_refused(&mut ann, &of_ann.replace("state=", "state=x"));

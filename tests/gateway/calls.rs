@@ -303,7 +303,7 @@ fn a_call_without_arguments_is_a_call() {
 async fn the_future_of_a_call_is_small() {
     let inside = Setup::new().server("echo", json!({ "tools": [{ "name": "say" }] })).open().await;
     let call = inside.gateway.calls.execute(&inside.caller, CallRequest::default());
-    assert!(size_of_val(&call) <= 3_000, "{} bytes", size_of_val(&call));
+    assert!(size_of_val(&call) <= 3_200, "{} bytes", size_of_val(&call));
     let call = nonet_meta::call(&inside.gateway, &inside.caller, "execute_tool", serde_json::Map::new());
     assert!(size_of_val(&call) <= 4_000, "{} bytes", size_of_val(&call));
 }

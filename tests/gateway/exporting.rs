@@ -111,6 +111,9 @@ fn each_line_is_exported_once_in_order_and_as_it_is() {
     assert!(checked.status.success(), "{checked:?}");
 }
 
+/// Whether a webhook takes records, and those that it has.
+type Ingest = (Arc<AtomicBool>, Arc<Mutex<Vec<Value>>>);
+
 #[test]
 fn a_receiver_that_takes_nothing_is_told_and_misses_nothing() {
     let (takes, received) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::<Value>::new())));
@@ -119,8 +122,7 @@ fn a_receiver_that_takes_nothing_is_told_and_misses_nothing() {
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async move {
-            let take = async |State((takes, all)): State<(Arc<AtomicBool>, Arc<Mutex<Vec<Value>>>)>,
-                              body: Bytes| {
+            let take = async |State((takes, all)): State<Ingest>, body: Bytes| {
                 if !takes.load(Ordering::Relaxed) {
                     return StatusCode::SERVICE_UNAVAILABLE;
                 }

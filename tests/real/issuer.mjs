@@ -2,6 +2,7 @@
 //
 //     issuer.mjs RESOURCE...      tokens are for these addresses
 //
+// The page of the first one's gateway is the client `page`, which needs no secret.
 // Prints its address on stdout. The person who signs in is the one whom `PUT /person` named last, as JSON:
 // {"sub": "ann", "groups": ["analysts"], "seconds": 60}, where `seconds` is how long a token lasts. `PUT /keys`
 // replaces the keys.
@@ -28,9 +29,18 @@ function newKeys() {
 function provider(issuer, jwks) {
   const made = new Provider(issuer, {
     jwks,
-    clients: [],
-    scopes: ["openid", "offline_access", "mcp", "files:write"],
-    claims: { openid: ["sub"] },
+    clients: [{
+      client_id: "page",
+      application_type: "native",
+      redirect_uris: [new URL("/ui/callback", resources[0]).href],
+      response_types: ["code"],
+      grant_types: ["authorization_code"],
+      token_endpoint_auth_method: "none",
+    }],
+    scopes: ["openid", "profile", "offline_access", "mcp", "files:write"],
+    claims: { openid: ["sub"], profile: ["name", "groups"] },
+    // ID tokens have all claims, so that nobody needs the userinfo.
+    conformIdTokenClaims: false,
     cookies: { keys: ["a key of the tests"] },
     features: {
       devInteractions: { enabled: false },
@@ -56,7 +66,7 @@ function provider(issuer, jwks) {
     issueRefreshToken: (_, client) => client.grantTypeAllowed("refresh_token"),
     rotateRefreshToken: true,
     pkce: { required: () => true },
-    findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
+    findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id, name: id, groups: people.get(id)?.groups ?? [] }) }),
     extraTokenClaims: (_, token) => ({ groups: people.get(token.accountId)?.groups ?? [] }),
     interactions: { url: (_, interaction) => `/sign-in/${interaction.uid}` },
     ttl: { AccessToken: () => current.seconds, Grant: 3600, Session: 3600, Interaction: 600, RefreshToken: 3600 },

@@ -157,3 +157,55 @@ fn the_typescript_sdk_v2_signs_in() {
 fn the_python_sdk_signs_in() {
     signs_in("python");
 }
+
+/// Returns the Chromium on the PATH; `None` without one.
+fn chromium() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        std::env::split_paths(&path).map(|folder| folder.join("chromium")).find(|program| program.is_file());
+    if found.is_none() {
+        eprintln!("skipped: there is no Chromium on the PATH; `.ci/run` installs it where it can");
+    }
+    found
+}
+
+#[test]
+fn people_sign_in_with_a_real_browser_at_the_page_and_at_a_server() {
+    let Some(real) = installed() else { return };
+    let Some(chromium) = chromium() else { return };
+    // A gateway that wants a sign-in is the server of another gateway, where each person has their own account.
+    let inner = Company::start(real.clone());
+    let folder = tempfile::tempdir().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let public = format!("http://127.0.0.1:{port}");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real");
+    let mut issuer = Program::start(
+        Command::new("node")
+            .arg(script.join("issuer.mjs"))
+            .arg(format!("{public}/mcp"))
+            .env("NONET_REAL", &real),
+    );
+    let address = issuer.lines.next().unwrap();
+    let config = format!(
+        "[gateway]\npublic_url = '{public}'\n[embedder]\ncache = {cache:?}\n[auth]\nissuer = '{address}'\n\
+         [auth.page]\nclient_id = 'page'\noperate = {{ claims = {{ groups = 'sre' }} }}\n\
+         [servers.inner]\nurl = '{url}'\ncredentials = 'user'\n",
+        cache = folder.path().join("cache"),
+        url = inner.gateway.url,
+    );
+    fs::write(folder.path().join("servers.toml"), config).unwrap();
+    let _outer = HttpGateway::start_at(folder.path(), &format!("127.0.0.1:{port}"));
+    let done = Command::new("node")
+        .arg(script.join("browser.mjs"))
+        .args([public.as_str(), &address, &inner.address])
+        .arg(chromium)
+        .env("NONET_REAL", &real)
+        .output()
+        .unwrap();
+    assert!(
+        done.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr)
+    );
+}

@@ -6,7 +6,7 @@
 use nonet_base::text::line;
 use nonet_config::PageSettings;
 use nonet_wire::{
-    issuer::{ClientSecret, encoded},
+    issuer::{ClientSecret, address_in, encoded},
     web,
 };
 use serde::{Deserialize, Serialize};
@@ -109,14 +109,16 @@ impl Issuers {
         Ok(format!("{endpoint}{separator}{}", pairs.join("&")))
     }
 
-    /// Returns who has signed in, from what the browser brought back.
+    /// Returns who has signed in, from what the browser brought back, and why claims may be missing, if the
+    /// issuer's userinfo could not be read.
     pub async fn of_browser(
         &self,
         page: &PageSettings,
         sign_in: &BrowserSignIn,
         back: &BroughtBack,
-    ) -> Result<Person, BrowserFault> {
+    ) -> Result<(Person, Option<String>), BrowserFault> {
         let forged = |why: &str| BrowserFault::Forged(why.into());
+        let mut missing = None;
         if back.state != sign_in.state {
             return Err(forged("its `state` is that of another sign-in"));
         }
@@ -155,9 +157,10 @@ impl Issuers {
         }
         let token = answer.body["id_token"].as_str().ok_or_else(|| forged("it has no ID token"))?;
         let mut claims = self.claims_of_id_token(known, page, sign_in, token).await?;
-        if let (Some(access), Some(at)) =
-            (answer.body["access_token"].as_str(), metadata["userinfo_endpoint"].as_str())
-        {
+        if let (Some(access), Ok(at)) = (
+            answer.body["access_token"].as_str(),
+            address_in(&metadata, &sign_in.issuer, "userinfo_endpoint"),
+        ) {
             let said = client.json(at, |url| client.client().get(url).bearer_auth(access)).await;
             match said {
                 // Else it may be about somebody else (OpenID Connect Core, section 5.3.2).
@@ -167,19 +170,13 @@ impl Issuers {
                     }
                 }
                 Ok(_) => return Err(forged("its userinfo is about somebody else")),
-                Err(why) => {
-                    tracing::warn!(
-                        issuer = sign_in.issuer,
-                        why,
-                        "what an issuer says about a person is not read"
-                    );
-                }
+                Err(why) => missing = Some(why),
             }
         }
         let person =
             Person::of(&sign_in.issuer, claims).ok_or_else(|| forged("its ID token names nobody (`sub`)"))?;
         match self.settings.still_admits(&person.issuer, &person.subject) {
-            true => Ok(person),
+            true => Ok((person, missing)),
             false => Err(BrowserFault::Blocked),
         }
     }
@@ -206,6 +203,8 @@ impl Issuers {
         let own = page.client_id.as_str();
         let is_for_us = match claims.get("aud") {
             Some(Value::String(audience)) => audience == own,
+            // Of several, the party that it was issued to has to be named.
+            Some(Value::Array(all)) if all.len() > 1 && !claims.contains_key("azp") => false,
             Some(Value::Array(all)) => all.iter().any(|audience| audience == own),
             _ => false,
         };

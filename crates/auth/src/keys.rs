@@ -64,7 +64,7 @@ impl IssuerKeys {
             Some(jwks) => jwks.clone(),
             None => {
                 // Keys that are fetched again may be at another place.
-                self.client.forget();
+                self.client.forget().await;
                 self.client.endpoint(&self.issuer.issuer, "jwks_uri").await?
             }
         };

@@ -179,8 +179,9 @@ impl<'a> Checker<'a> {
             self.fault("/auth/page/issuer", FaultSide::Value, &message, &choose(issuer, &known));
         }
         let public = root.pointer("/gateway/public_url").and_then(Value::as_str).unwrap_or_default();
-        let here = ["http://localhost", "http://127.0.0.1", "http://[::1]"];
-        if public.starts_with("http://") && !here.iter().any(|here| public.starts_with(here)) {
+        let uri: Option<http::Uri> = public.parse().ok();
+        let host = uri.as_ref().and_then(http::Uri::host).unwrap_or_default();
+        if public.starts_with("http://") && !["localhost", "127.0.0.1", "[::1]"].contains(&host) {
             let message = "browsers keep its cookies only over TLS";
             let remedy = "Set an https address as `public_url` in [gateway].";
             self.fault("/auth/page", FaultSide::Key, message, remedy);

@@ -358,8 +358,7 @@ impl Gate {
         };
         let is_current =
             |view: &ProfileView| !is_app && Arc::ptr_eq(&view.config, self.config()) && is_same(&view.lists);
-        let person = self.person().filter(|_| self.lists.is_some());
-        let person = person.map(|person| (profile.clone(), person.key.clone()));
+        let person = self.lists.as_ref().map(|_| self.session.of_client().owner.clone());
         let owner = Some(self.session.id).filter(|id| snapshot.owners.contains(id));
         let known = match (owner, &person) {
             (Some(id), _) => {

@@ -225,7 +225,7 @@ impl Gateway {
                     answered = Some(request.id.clone());
                 }
                 let outcome = match loaded {
-                    Ok(loaded) => self.apply(loaded, hash).await,
+                    Ok(loaded) => Box::pin(self.apply(loaded, hash)).await,
                     Err(error) => {
                         let notice = Notice::ConfigFaulty {
                             message: clip(&error.to_string(), 1_000),

@@ -120,11 +120,12 @@ impl Gateway {
     fn status_for_person(&self, gate: &Gate, connection: &Connection) -> Option<ServerStatus> {
         let page = gate.account_page(connection)?;
         let own = gate.own_connection(&connection.name);
-        Some(own.map(|own| status_of(&own)).unwrap_or_else(|| ServerStatus {
+        let unsigned = || ServerStatus {
             state: Some(ServerState::AuthRequired),
             last_error: Some(sign_in_at(&page)),
             ..ServerStatus::new(connection.name.clone())
-        }))
+        };
+        Some(own.map_or_else(unsigned, |own| status_of(&own)))
     }
 
     fn live_status_of(&self, gate: &Gate, connection: &Connection) -> LiveStatus {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use dashmap::DashMap;
+use nonet_auth::Owner;
 use nonet_config::Config;
 use nonet_search::Index;
 use nonet_servers::catalog::{Catalog, CatalogSource, EntryKind, Tool};
@@ -29,8 +30,8 @@ pub struct Snapshot {
     pub owners: Arc<[u64]>,
     /// The views of sessions with servers of their own, by session.
     pub own_views: Arc<DashMap<u64, Arc<ProfileView>>>,
-    /// The views of people with lists of their own, by profile and person.
-    pub people_views: Arc<DashMap<(Option<String>, Arc<str>), Arc<ProfileView>>>,
+    /// The views of people with lists of their own.
+    pub people_views: Arc<DashMap<Owner, Arc<ProfileView>>>,
     /// The size of all definitions, computed on first use.
     bytes: Arc<OnceLock<usize>>,
 }

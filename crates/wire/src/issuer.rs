@@ -24,6 +24,8 @@ const MAX_BYTES: usize = 512 << 10;
 const LIMIT: Duration = Duration::from_secs(10);
 /// How long metadata counts.
 const FRESH: Duration = Duration::from_secs(600);
+/// How long a failure to read metadata counts.
+const PAUSE: Duration = Duration::from_secs(5);
 /// How much of an issuer's own words an error has, in characters.
 const MAX_SAID: usize = 300;
 /// The metadata of an issuer: OpenID Connect Discovery, section 4, and RFC 8414, section 3.
@@ -36,8 +38,13 @@ pub struct IssuerClient {
     client: reqwest::Client,
     reach: PrivateHosts,
     /// The metadata documents that were read last.
-    known: Arc<Mutex<Option<(Instant, Vec<Value>)>>>,
+    known: Arc<Mutex<Option<Aged<Vec<Value>>>>>,
+    /// Locked while they are fetched, with the last failure.
+    fetching: Arc<tokio::sync::Mutex<Option<Aged<String>>>>,
 }
+
+/// Something, and since when it is known.
+type Aged<T> = (Instant, T);
 
 /// The answer to a form.
 #[derive(Debug)]
@@ -79,7 +86,12 @@ impl IssuerClient {
         let reach = PrivateHosts::of(None, None, false);
         named.into_iter().for_each(|url| reach.allow(url));
         let builder = web::builder().timeout(LIMIT).dns_resolver(Arc::new(reach.clone()));
-        Ok(Self { client: builder.build().map_err(cause)?, reach, known: Arc::default() })
+        Ok(Self {
+            client: builder.build().map_err(cause)?,
+            reach,
+            known: Arc::default(),
+            fetching: Arc::default(),
+        })
     }
 
     /// Sends a request, and returns its JSON.
@@ -181,12 +193,37 @@ impl IssuerClient {
     ///
     /// Why there is none, for each place where it may be.
     pub async fn metadata(&self, issuer: &str, member: &str) -> Result<Value, String> {
-        let known = self.known.lock().clone();
-        let known = known.filter(|(at, _)| at.elapsed() < FRESH).map(|(_, known)| known);
-        let has = |document: &&Value| document[member].is_string() && document["issuer"] == issuer;
-        if let Some(found) = known.iter().flatten().find(has) {
-            return Ok(found.clone());
-        }
+        let found = match self.remembered(issuer, member) {
+            Some(found) => found,
+            None => {
+                let mut failed = self.fetching.lock().await;
+                match (self.remembered(issuer, member), &*failed) {
+                    (Some(found), _) => found,
+                    (None, Some((at, why))) if at.elapsed() < PAUSE => return Err(why.clone()),
+                    (None, _) => match self.fetched(issuer, member).await {
+                        Ok(found) => {
+                            *failed = None;
+                            found
+                        }
+                        Err(why) => {
+                            *failed = Some((Instant::now(), why.clone()));
+                            return Err(why);
+                        }
+                    },
+                }
+            }
+        };
+        address_in(&found, issuer, member)?;
+        Ok(found)
+    }
+
+    fn remembered(&self, issuer: &str, member: &str) -> Option<Value> {
+        let known = self.known.lock();
+        let (_, documents) = known.as_ref().filter(|(at, _)| at.elapsed() < FRESH)?;
+        documents.iter().find(|known| known[member].is_string() && known["issuer"] == issuer).cloned()
+    }
+
+    async fn fetched(&self, issuer: &str, member: &str) -> Result<Value, String> {
         let mut whys = Vec::new();
         for url in metadata_urls(issuer)? {
             let metadata = match self.get(&url).await {
@@ -202,12 +239,9 @@ impl IssuerClient {
                 whys.push(format!("{}: it says that it is `{said}`", web::place(&url)));
                 continue;
             }
-            let Some(address) = metadata[member].as_str() else {
+            if !metadata[member].is_string() {
                 whys.push(format!("{}: it has no `{member}`", web::place(&url)));
                 continue;
-            };
-            if issuer.starts_with("https://") && !address.starts_with("https://") {
-                return Err(format!("its `{member}` is at {}, without TLS", web::place(address)));
             }
             let mut known = self.known.lock();
             let (at, documents) = known.get_or_insert_with(|| (Instant::now(), Vec::new()));
@@ -229,12 +263,27 @@ impl IssuerClient {
     /// As for [`IssuerClient::metadata`].
     pub async fn endpoint(&self, issuer: &str, member: &str) -> Result<String, String> {
         let metadata = self.metadata(issuer, member).await?;
-        Ok(metadata[member].as_str().unwrap_or_default().to_owned())
+        Ok(address_in(&metadata, issuer, member)?.to_owned())
     }
 
     /// Forgets the metadata, so that it is read again.
-    pub fn forget(&self) {
+    pub async fn forget(&self) {
+        *self.fetching.lock().await = None;
         *self.known.lock() = None;
+    }
+}
+
+/// Returns an address of an issuer's metadata. That of an issuer with TLS has TLS as well: codes, secrets and
+/// tokens go there, and claims come from there.
+///
+/// # Errors
+///
+/// If there is none, or one without TLS.
+pub fn address_in<'a>(metadata: &'a Value, issuer: &str, member: &str) -> Result<&'a str, String> {
+    let address = metadata[member].as_str().ok_or_else(|| format!("it has no `{member}`"))?;
+    match issuer.starts_with("https://") && !address.starts_with("https://") {
+        true => Err(format!("its `{member}` is at {}, without TLS", web::place(address))),
+        false => Ok(address),
     }
 }
 

@@ -1,6 +1,9 @@
 //! The accounts of a person at servers: `/accounts`, and the sign-in to each. Only the person who has signed in
 //! with this browser gets the tokens, whoever sent the link.
 
+// An answer that refuses is made once for each request of a person; nothing is gained by boxing it.
+#![allow(clippy::result_large_err)]
+
 use std::{sync::Arc, time::Duration};
 
 use axum::{
@@ -20,7 +23,7 @@ use tokio::time::timeout;
 
 use super::{
     Browsers, FormOrder, Now, away, busy,
-    cookies::{BrowserSession, OpenSignIn},
+    cookies::{BrowserSession, OpenSignIn, SignInKind},
     html, is_from_page, redirect,
 };
 
@@ -265,7 +268,7 @@ async fn sign_in(
 async fn came_back(State(browsers): State<Arc<Browsers>>, request: Request) -> Result<Response, Response> {
     let now = browsers.now()?;
     let session = signed_in(&browsers, &now, (request.headers(), "/accounts"))?;
-    let open = now.cookies.sign_in(request.headers());
+    let open = now.cookies.sign_in(request.headers(), SignInKind::Account);
     let Some(OpenSignIn::Account { server, url, person, pending }) = open else {
         let told = "This browser has begun no sign-in, or too long ago. Begin again.";
         return Err(html::failure(StatusCode::BAD_REQUEST, told, Some("/accounts")));
@@ -295,7 +298,7 @@ async fn came_back(State(browsers): State<Arc<Browsers>>, request: Request) -> R
                 browsers.people()?.keep_client(account.url, &addresses.redirect_uri, None).await;
             }
             let mut response = failed(&account, &error);
-            now.cookies.drop_sign_in(response.headers_mut());
+            now.cookies.drop_sign_in(response.headers_mut(), SignInKind::Account);
             return Err(response);
         }
     };
@@ -303,7 +306,7 @@ async fn came_back(State(browsers): State<Arc<Browsers>>, request: Request) -> R
     tell(&browsers, &session, "account_signed_in", account.name);
     browsers.gateway.servers.signed_in(&session.key, account.name);
     let mut response = redirect(&format!("/accounts/{}?done", account.name))?;
-    now.cookies.drop_sign_in(response.headers_mut());
+    now.cookies.drop_sign_in(response.headers_mut(), SignInKind::Account);
     Ok(response)
 }
 

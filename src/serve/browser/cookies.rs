@@ -1,4 +1,4 @@
-//! The two cookies of a browser: its session, and the sign-in that is under way. Both are sealed, and have
+//! The cookies of a browser: its session, and the sign-ins that are under way. All are sealed, and have
 //! `HttpOnly`, `Secure`, `SameSite=Lax` and the prefix `__Host-`, so that no other host can set them.
 
 use std::{io, sync::Arc, time::Duration};
@@ -15,6 +15,7 @@ use super::VisitorName;
 
 const SESSION: &str = "__Host-nonet-session";
 const SIGN_IN: &str = "__Host-nonet-sign-in";
+const ACCOUNT: &str = "__Host-nonet-account";
 /// How long a sign-in may take.
 const SIGN_IN_LASTS: Duration = Duration::from_secs(600);
 /// The longest cookie that browsers keep, in bytes (RFC 6265, section 6.1).
@@ -44,6 +45,22 @@ pub(super) enum OpenSignIn {
     Page { sign_in: BrowserSignIn, to: String },
     /// At a server, with the person's own account.
     Account { server: String, url: String, person: Arc<str>, pending: Box<PendingSignIn> },
+}
+
+/// Where a sign-in is under way. One of each kind may be.
+#[derive(Clone, Copy)]
+pub(super) enum SignInKind {
+    Page,
+    Account,
+}
+
+impl SignInKind {
+    fn cookie(self) -> &'static str {
+        match self {
+            Self::Page => SIGN_IN,
+            Self::Account => ACCOUNT,
+        }
+    }
 }
 
 /// A text with its end, which is sealed with it.
@@ -103,16 +120,20 @@ impl Cookies {
         forget(headers, SESSION);
     }
 
-    pub(super) fn sign_in(&self, headers: &HeaderMap) -> Option<OpenSignIn> {
-        self.read(headers, SIGN_IN)
+    pub(super) fn sign_in(&self, headers: &HeaderMap, kind: SignInKind) -> Option<OpenSignIn> {
+        self.read(headers, kind.cookie())
     }
 
     pub(super) fn set_sign_in(&self, headers: &mut HeaderMap, open: &OpenSignIn) -> io::Result<()> {
-        self.write(headers, SIGN_IN, open, now() + SIGN_IN_LASTS.as_secs())
+        let kind = match open {
+            OpenSignIn::Page { .. } => SignInKind::Page,
+            OpenSignIn::Account { .. } => SignInKind::Account,
+        };
+        self.write(headers, kind.cookie(), open, now() + SIGN_IN_LASTS.as_secs())
     }
 
-    pub(super) fn drop_sign_in(&self, headers: &mut HeaderMap) {
-        forget(headers, SIGN_IN);
+    pub(super) fn drop_sign_in(&self, headers: &mut HeaderMap, kind: SignInKind) {
+        forget(headers, kind.cookie());
     }
 
     fn read<T: DeserializeOwned>(&self, headers: &HeaderMap, name: &str) -> Option<T> {

@@ -14,7 +14,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     let digest = STANDARD.encode(Sha256::digest(STYLE));
     format!(
         "default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; frame-ancestors 'none'; \
-         form-action 'self' https: http://localhost:* http://127.0.0.1:*"
+         form-action 'self' https: http://localhost:* http://127.0.0.1:* http://[::1]:*"
     )
 });
 
@@ -47,7 +47,8 @@ pub(super) fn page(status: StatusCode, title: &str, head: &str, body: &str) -> R
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // With `no-referrer`, browsers would send the forms with `Origin: null`.
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Ok(policy) = HeaderValue::from_str(&POLICY) {

@@ -164,6 +164,7 @@ async function api(path, { here = false, ...options } = {}) {
   const headers = user ? { "X-Nonet-Csrf": user.csrf ?? "" } : { "X-Nonet-Token": sent, ...(gateway && !here ? { "X-Nonet-Gateway": gateway } : {}) };
   const answer = await fetch(`/ui/api/${path}`, { ...options, cache: "no-store", credentials: user ? "same-origin" : "omit", redirect: "error", headers });
   if (user && answer.status === 401) {
+    user = null;
     signIn();
     throw new Refused();
   }
@@ -195,14 +196,22 @@ function closeGate(why) {
   $("gate-title").focus();
 }
 
-const signIn = () => location.assign("/ui/login?to=/ui");
+const KEPT_SIGN_IN = "nonet-sign-in";
+
+/** Goes to sign in, unless it has just come from there: then a browser keeps no cookies, and would go in circles. */
+function signIn() {
+  let last = 0;
+  try { last = Number(sessionStorage.getItem(KEPT_SIGN_IN)); sessionStorage.setItem(KEPT_SIGN_IN, Date.now()); } catch {}
+  if (Date.now() - last > 30000) return location.assign("/ui/login?to=/ui");
+  closeGate("This browser has signed in, but Nonet does not know it. It may refuse cookies.");
+}
 
 /** Looks who has signed in with this browser. Returns whether the page may open; where people sign in, sends others to it. */
 async function knowsUser() {
   const answer = await fetch("/ui/api/user", { cache: "no-store", credentials: "same-origin", redirect: "error" }).catch(() => null);
   const told = await answer?.json().catch(() => null);
   if (told?.error?.sign_in) return signIn(), false;
-  if (answer?.status === 403) return closeGate(said(told?.error?.message, 300)), false;
+  if (answer?.status === 403) return closeGate(said(told?.error?.message, 300)), hide("gate-people", false), false;
   user = answer?.ok ? told : null;
   if (!user) return true;
   gateway = "";

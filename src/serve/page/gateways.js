@@ -20,7 +20,7 @@ function chooseGateway(id, why = "") {
 
 async function loadGateways() {
   clearTimeout(gateways.timer);
-  if (!running || document.hidden) return;
+  if (user || !running || document.hidden) return;
   try {
     const { gateways: all } = await (await api("gateways", { here: true })).json();
     const own = all[0];

@@ -40,7 +40,10 @@ async fn give(
     body: Bytes,
 ) -> Result<Response, Response> {
     match gateway.asking.room.answer_on_page(id, read(&body)?) {
-        Ok(()) => Ok(done()),
+        Ok(()) => {
+            super::audit(&gateway, || json!({ "action": "answer", "question": id }));
+            Ok(done())
+        }
         Err(AnswerError::Unfit(faults)) => Err(unfit(format!("This does not fit the form: {faults}."))),
         Err(_) => Err(wrong(StatusCode::NOT_FOUND, "The call of this question has ended.")),
     }

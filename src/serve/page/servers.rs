@@ -213,7 +213,7 @@ pub(super) fn told_secrets(imported: &ImportPlan) -> Vec<String> {
 
 fn tell(gateway: &Gateway, action: &str, server: &str) {
     tracing::info!(server, action, "requested on the live page");
-    super::audit(&gateway, || json!({ "server": server, "action": action }));
+    super::audit(gateway, || json!({ "server": server, "action": action }));
 }
 
 /// Whether a server is known here: connected, switched off or left out.

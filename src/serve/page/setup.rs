@@ -138,7 +138,7 @@ async fn apply(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Respo
     }
     let broken = broken(&gateway, &chosen).await?;
     // What is begun is done, even if the page is closed meanwhile.
-    let done = tokio::spawn(take_over(gateway, chosen, left, broken)).await;
+    let done = tokio::spawn(super::as_visitor(take_over(gateway, chosen, left, broken))).await;
     let failed =
         |_| wrong(StatusCode::INTERNAL_SERVER_ERROR, "The setup was not completed; it can be undone.");
     Ok(answer(StatusCode::OK, &done.map_err(failed)??))

@@ -105,6 +105,7 @@ async fn call(
     body: Bytes,
 ) -> Result<Response, Response> {
     let PageCall { params } = read(&body)?;
+    super::audit(&gateway, || json!({ "action": "call", "tool": full }));
     Ok(call_as_user(&gateway, &full, params).await)
 }
 

@@ -11,7 +11,7 @@ use nonet_config::ServerCredentials;
 use nonet_parts::{figures::CallFailure, trace::Span};
 use nonet_servers::{
     catalog::{EntryKind, GATEWAY, Tool},
-    downstream::{CallControl, CallError, ConnectionState, ProgressSink, Remedy},
+    downstream::{CallControl, CallError, Connection, ConnectionState, ProgressSink, Remedy},
 };
 use nonet_state::{
     faults::call_fault,
@@ -23,11 +23,11 @@ use nonet_text::{
     results::CallResult,
 };
 use rmcp::model::ErrorData;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::{PreparedCall, prepare::Approval};
-use crate::{calls::Calls, inspect::ContentInTransit};
+use crate::{calls::Calls, gate::Gate, inspect::ContentInTransit};
 
 /// How long a call waits for a server that is starting or reconnecting.
 const READY_WAIT: Duration = Duration::from_secs(20);
@@ -172,6 +172,29 @@ impl Calls {
         }
     }
 
+    /// Asks the person to sign in to the server, and makes the call again once they have.
+    async fn once_signed_in(
+        &self,
+        (caller, gate, tool): (&Caller, &Gate, &Arc<Tool>),
+        connection: &Arc<Connection>,
+        refused: Result<CallResult, CallError>,
+        later: Box<(Map<String, Value>, CallControl)>,
+    ) -> Result<CallResult, CallError> {
+        let Err(CallError::NotReady(ConnectionState::AuthRequired { remedy: Remedy::Page(page), .. })) =
+            &refused
+        else {
+            return refused;
+        };
+        if !ask_to_sign_in(caller, connection, page).await {
+            return refused;
+        }
+        // Another one may have taken its place.
+        let again = gate.connection_for(&self.servers, caller, &tool.server);
+        let (params, control) = *later;
+        let again = again.unwrap_or_else(|| connection.clone());
+        again.call_tool(&tool.own, params, tool.as_task, control, READY_WAIT).await
+    }
+
     async fn call_server(
         &self,
         caller: &Caller,
@@ -204,21 +227,11 @@ impl Calls {
         let wait = READY_WAIT.min(caller.limits.soft_deadline / 2);
         let as_task = tool.as_task;
         // A person who has yet to sign in may do so now.
-        let later = match settings.credentials == ServerCredentials::User && asker_of_links(caller).is_some()
-        {
-            true => Some((params.clone(), control.clone())),
-            false => None,
-        };
+        let may_sign_in = settings.credentials == ServerCredentials::User && asker_of_links(caller).is_some();
+        let later = may_sign_in.then(|| Box::new((params.clone(), control.clone())));
         let mut answer = connection.call_tool(&tool.own, params, as_task, control, wait).await;
-        if let (Err(CallError::NotReady(ConnectionState::AuthRequired { remedy, .. })), Some(later)) =
-            (&answer, later)
-            && let Remedy::Page(page) = remedy
-            && Box::pin(ask_to_sign_in(caller, &connection, page)).await
-        {
-            let (params, control) = later;
-            let again =
-                gate.connection_for(&self.servers, caller, &tool.server).unwrap_or(connection.clone());
-            answer = Box::pin(again.call_tool(&tool.own, params, as_task, control, wait)).await;
+        if let (Some(later), true) = (later, answer.as_ref().is_err_and(needs_person)) {
+            answer = Box::pin(self.once_signed_in((caller, gate, tool), &connection, answer, later)).await;
         }
         self.tell_of_breaker(caller, gate, &connection);
         match answer {
@@ -258,6 +271,11 @@ impl Calls {
             }
         }
     }
+}
+
+/// Whether a call failed because its person has yet to sign in to the server.
+fn needs_person(error: &CallError) -> bool {
+    matches!(error, CallError::NotReady(ConnectionState::AuthRequired { remedy: Remedy::Page(_), .. }))
 }
 
 /// Returns the first text of a result.
