@@ -9,6 +9,7 @@ use nonet_wire::{
     issuer::{ClientSecret, address_in, encoded},
     web,
 };
+use reqwest::Url;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -222,5 +223,63 @@ impl Issuers {
         let known = self.known(&page.issuer).map_err(|fault| fault.to_string())?;
         let endpoint = known.keys.client.endpoint(&page.issuer, "authorization_endpoint").await?;
         Ok(web::place(&endpoint))
+    }
+}
+
+/// Returns where a browser goes after its sign-in: to the page or to an account, never elsewhere.
+pub fn local_target(to: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/-_.?=&%+:".contains(c);
+    let is_ours = to == "/ui" || to == "/accounts" || to.starts_with("/accounts/");
+    match is_ours && to.len() <= 1_000 && to.chars().all(is_plain) && !to.contains("//") {
+        true => to.into(),
+        false => "/ui".into(),
+    }
+}
+
+/// Whether an `Origin` is that of an address.
+pub(crate) fn is_origin_of(origin: &str, address: &str) -> bool {
+    match (Url::parse(origin), Url::parse(address)) {
+        (Ok(origin), Ok(address)) => origin.origin() == address.origin(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_browser_returns_to_this_gateway_only() {
+        let check = |to: &str, expected: &str| assert_eq!(local_target(to), expected, "{to}");
+        check("/ui", "/ui");
+        check("/accounts", "/accounts");
+        check("/accounts/github?scope=repo%20user", "/accounts/github?scope=repo%20user");
+        for elsewhere in [
+            "",
+            "https://evil.example",
+            "//evil.example",
+            "/\\evil.example",
+            "/accounts//evil.example",
+            "/ui/logout",
+            "/accounts/a\r\nset-cookie: x=1",
+            "/accountsx",
+            "javascript:alert(1)",
+            "/accounts/@evil",
+        ] {
+            check(elsewhere, "/ui");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_compared_whole() {
+        let check = |origin: &str, expected: bool| {
+            assert_eq!(is_origin_of(origin, "https://nonet.example.com"), expected, "{origin}");
+        };
+        check("https://nonet.example.com", true);
+        check("https://nonet.example.com:443", true);
+        check("http://nonet.example.com", false);
+        check("https://nonet.example.com.evil.example", false);
+        check("null", false);
+        check("", false);
     }
 }

@@ -6,6 +6,7 @@
 //! gets. This crate knows nothing of MCP messages, sessions and servers, and never passes a token on.
 
 mod browser;
+pub mod cookies;
 mod introspection;
 mod issuers;
 mod jwt;
@@ -17,7 +18,7 @@ mod person;
 mod tests;
 
 pub use self::{
-    browser::{BroughtBack, BrowserFault, BrowserSignIn},
+    browser::{BroughtBack, BrowserFault, BrowserSignIn, local_target},
     issuers::{IssuerCheck, Issuers, TokenFault},
-    person::{Owner, Person},
+    person::{Owner, Person, PersonName},
 };

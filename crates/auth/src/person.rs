@@ -89,6 +89,24 @@ impl Person {
     }
 }
 
+/// A person as logs and pages name them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PersonName {
+    /// The issuer of their token.
+    pub issuer: Arc<str>,
+    /// Their id at the issuer.
+    pub subject: Arc<str>,
+    /// Their name, as the issuer says it.
+    pub name: Arc<str>,
+}
+
+impl PersonName {
+    /// Returns the name of a person.
+    pub fn of(person: &Person) -> Self {
+        Self { issuer: person.issuer.clone(), subject: person.subject.clone(), name: person.name.clone() }
+    }
+}
+
 /// Shows who it is; claims may say more than a log should hold.
 impl fmt::Debug for Person {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,9 +4,10 @@
 use std::path::Path;
 
 use nonet_api::status::AuditStatus;
+use nonet_auth::PersonName;
 use nonet_base::text::clip;
 use nonet_config::{Config, Transport};
-use nonet_parts::audit::{Audit, AuditEntry, AuditedCall, AuditedPerson, MaskRules, masked};
+use nonet_parts::audit::{Audit, AuditEntry, AuditedCall, MaskRules, masked};
 use nonet_servers::policy::PolicyVerdict;
 use nonet_text::{
     fault::{Fault, FaultCode},
@@ -75,11 +76,7 @@ fn who(caller: &Caller) -> AuditEntry {
         session: caller.lasting.then_some(caller.session.id),
         profile: caller.session.profile.clone(),
         token: caller.token.as_ref().map(|token| token.place.clone()),
-        person: caller.person.as_ref().map(|person| AuditedPerson {
-            issuer: person.issuer.clone(),
-            subject: person.subject.clone(),
-            name: person.name.clone(),
-        }),
+        person: caller.person.as_ref().map(|person| PersonName::of(person)),
         within: caller.within.clone(),
         ..AuditEntry::default()
     }

@@ -46,7 +46,7 @@ use self::{
 };
 pub use self::{
     files::chain_files,
-    line::{AuditEntry, AuditedParams, AuditedPerson, ChainKey},
+    line::{AuditEntry, AuditedParams, ChainKey},
     mask::{MaskRules, masked},
     verify::{ChainBreak, ChainReport, each_line, has_line, verify},
 };

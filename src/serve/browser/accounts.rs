@@ -14,18 +14,17 @@ use axum::{
     routing::{get, post},
 };
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use nonet_auth::cookies::{BrowserSession, OpenSignIn, SignInKind};
 use nonet_config::{Config, ServerCredentials, ServerSettings};
-use nonet_servers::oauth::{PeopleClient, PersonEntry, SignIn, SignInError, SignInRequest, header_map};
+use nonet_servers::oauth::{
+    PendingSignIn, PeopleClient, PersonEntry, SignIn, SignInError, SignInRequest, header_map,
+};
 use nonet_wire::issuer::encoded;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{
-    Browsers, FormOrder, Now, away, busy,
-    cookies::{BrowserSession, OpenSignIn, SignInKind},
-    html, is_from_page, redirect,
-};
+use super::{Browsers, FormOrder, Now, away, busy, html, redirect};
 
 /// Where sign-in servers send browsers back to.
 const CALLBACK: &str = "/accounts/callback";
@@ -208,7 +207,7 @@ fn order(
     form: &FormOrder,
 ) -> Result<BrowserSession, Response> {
     let session = signed_in(browsers, now, (headers, "/accounts"))?;
-    match is_from_page(now.auth()?, headers, Some(&form.csrf), &session) {
+    match session.sent(&now.auth()?.public_url, headers, Some(&form.csrf)) {
         true => Ok(session),
         false => Err(html::failure(
             StatusCode::FORBIDDEN,
@@ -257,7 +256,7 @@ async fn sign_in(
         server: account.name.into(),
         url: url.into(),
         person: session.key.clone(),
-        pending: Box::new(pending),
+        pending: json!(pending),
     };
     let mut response = redirect(&begun.address)?;
     now.cookies.set_sign_in(response.headers_mut(), &open).map_err(|error| away(&error.to_string()))?;
@@ -284,7 +283,9 @@ async fn came_back(State(browsers): State<Arc<Browsers>>, request: Request) -> R
     let addresses = ClientAddresses::of(&now)?;
     let address = format!("{}?{query}", addresses.redirect_uri);
     let finished = timeout(LIMIT, async {
-        Box::pin(SignIn::resume(account.url, oauth, *pending)).await?.finish(&address).await
+        let unread = |_| SignInError::Failed("it was begun by another version of the gateway".into());
+        let pending: PendingSignIn = serde_json::from_value(pending).map_err(unread)?;
+        Box::pin(SignIn::resume(account.url, oauth, pending)).await?.finish(&address).await
     });
     let finished = Box::pin(finished).await;
     let finished =

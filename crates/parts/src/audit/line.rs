@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hmac::{Hmac, KeyInit, Mac};
 use nonet_api::question::Approver;
+use nonet_auth::PersonName;
 use nonet_base::text::hex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -65,17 +66,6 @@ pub struct AuditedParams {
     pub text: Option<String>,
 }
 
-/// A person as a line names them.
-#[derive(Clone, Debug, Serialize)]
-pub struct AuditedPerson {
-    /// The issuer of their token.
-    pub issuer: Arc<str>,
-    /// Their id at the issuer.
-    pub subject: Arc<str>,
-    /// Their name, as the issuer says it.
-    pub name: Arc<str>,
-}
-
 /// The content of a line, apart from its place in the chain. Unknown fields are left out.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct AuditEntry {
@@ -95,7 +85,7 @@ pub struct AuditEntry {
     pub token: Option<Arc<str>>,
     /// The person who signed in.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub person: Option<AuditedPerson>,
+    pub person: Option<PersonName>,
     /// The apps around the call, the outermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub within: Vec<Arc<str>>,

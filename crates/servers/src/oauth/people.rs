@@ -10,6 +10,7 @@ use backon::{ExponentialBuilder, Retryable};
 use dashmap::DashMap;
 use nonet_base::{
     clock::{system_time, unix_ms},
+    json::set_member,
     text::hex,
 };
 use nonet_store::{NewRecord, RecordKind, RecordQuota, Records, StoreError};
@@ -126,7 +127,7 @@ impl PeopleVault {
         most: usize,
     ) -> Result<(), VaultError> {
         let mut body = about;
-        body["sealed"] = self.sealed(owner, id, content)?.into();
+        set_member(&mut body, "sealed", self.sealed(owner, id, content)?);
         let (owner, id) = (owner.to_owned(), id.to_owned());
         let record = NewRecord { owner, id, held: false, ..NewRecord::new(RecordKind::Account, body) };
         self.records.put(record, RecordQuota::DropOldest(most)).await?;
@@ -228,7 +229,8 @@ impl PersonEntry {
             if stored.is_none_or(|stored| stored.id != renewed.id) {
                 return Ok(());
             }
-            record.body["sealed"] = self.vault.sealed(&self.person, &self.id, renewed)?.into();
+            let sealed = self.vault.sealed(&self.person, &self.id, renewed)?;
+            set_member(&mut record.body, "sealed", sealed);
             if self.vault.records.change(record).await? {
                 return Ok(());
             }

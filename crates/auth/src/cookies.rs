@@ -5,13 +5,13 @@ use std::{io, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, header};
 use nonet_api::page::PageRole;
-use nonet_auth::{BrowserSignIn, Person};
 use nonet_base::clock::{system_time, unix_ms};
-use nonet_servers::oauth::PendingSignIn;
 use nonet_wire::sealing::{SealSource, Sealer};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
 
-use super::VisitorName;
+use crate::{BrowserSignIn, Person, PersonName, browser::is_origin_of};
 
 const SESSION: &str = "__Host-nonet-session";
 const SIGN_IN: &str = "__Host-nonet-sign-in";
@@ -23,9 +23,9 @@ const MAX_COOKIE: usize = 4_000;
 
 /// A browser that has signed in.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(in crate::serve) struct BrowserSession {
+pub struct BrowserSession {
     /// Who they are.
-    pub person: VisitorName,
+    pub person: PersonName,
     /// Their key.
     pub key: Arc<str>,
     /// What they may do on the page.
@@ -40,17 +40,33 @@ pub(in crate::serve) struct BrowserSession {
 
 /// A sign-in under way.
 #[derive(Serialize, Deserialize)]
-pub(super) enum OpenSignIn {
+pub enum OpenSignIn {
     /// At the issuer.
-    Page { sign_in: BrowserSignIn, to: String },
+    Page {
+        /// The sign-in.
+        sign_in: BrowserSignIn,
+        /// Where the browser goes afterwards.
+        to: String,
+    },
     /// At a server, with the person's own account.
-    Account { server: String, url: String, person: Arc<str>, pending: Box<PendingSignIn> },
+    Account {
+        /// The server.
+        server: String,
+        /// Its address.
+        url: String,
+        /// The key of the person.
+        person: Arc<str>,
+        /// The sign-in.
+        pending: Value,
+    },
 }
 
 /// Where a sign-in is under way. One of each kind may be.
 #[derive(Clone, Copy)]
-pub(super) enum SignInKind {
+pub enum SignInKind {
+    /// At the issuer.
     Page,
+    /// At a server.
     Account,
 }
 
@@ -71,7 +87,12 @@ struct Timed<T> {
 }
 
 impl BrowserSession {
-    pub(super) fn new(
+    /// Returns the session of somebody who has signed in.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no random numbers.
+    pub fn new(
         cookies: &Cookies,
         person: &Person,
         role: Option<PageRole>,
@@ -79,7 +100,7 @@ impl BrowserSession {
         lasts: Duration,
     ) -> io::Result<Self> {
         Ok(Self {
-            person: VisitorName::of(person),
+            person: PersonName::of(person),
             key: person.key.clone(),
             role,
             csrf: cookies.random()?,
@@ -89,42 +110,76 @@ impl BrowserSession {
     }
 }
 
+impl BrowserSession {
+    /// Whether its browser made an order on a page of the gateway at this address: it has the value that only such
+    /// a page knows, and the browser names no other origin.
+    pub fn sent(&self, address: &str, headers: &HeaderMap, given: Option<&str>) -> bool {
+        let knows = given.is_some_and(|given| Sha256::digest(given) == Sha256::digest(&self.csrf));
+        let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        knows
+            && text("origin").is_none_or(|origin| is_origin_of(origin, address))
+            && text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"))
+    }
+}
+
 fn now() -> u64 {
     unix_ms(system_time()) / 1_000
 }
 
 /// Reads and writes cookies.
-pub(super) struct Cookies {
+pub struct Cookies {
     sealer: Sealer,
 }
 
 impl Cookies {
-    pub(super) fn new(seals: &SealSource) -> io::Result<Self> {
+    /// Returns the cookies that are sealed with a key of this source.
+    ///
+    /// # Errors
+    ///
+    /// If there is no key.
+    pub fn new(seals: &SealSource) -> io::Result<Self> {
         Ok(Self { sealer: seals.sealer("cookies of browsers")? })
     }
 
     /// Returns an unguessable text.
-    pub(super) fn random(&self) -> io::Result<String> {
+    ///
+    /// # Errors
+    ///
+    /// If the system has no random numbers.
+    pub fn random(&self) -> io::Result<String> {
         self.sealer.random()
     }
 
-    pub(super) fn session(&self, headers: &HeaderMap) -> Option<BrowserSession> {
+    /// Returns the session of a browser, unless it is over.
+    pub fn session(&self, headers: &HeaderMap) -> Option<BrowserSession> {
         self.read::<BrowserSession>(headers, SESSION)
     }
 
-    pub(super) fn set_session(&self, headers: &mut HeaderMap, session: &BrowserSession) -> io::Result<()> {
+    /// Sets the session.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be sealed, or is longer than browsers keep.
+    pub fn set_session(&self, headers: &mut HeaderMap, session: &BrowserSession) -> io::Result<()> {
         self.write(headers, SESSION, session, session.until)
     }
 
-    pub(super) fn drop_session(&self, headers: &mut HeaderMap) {
+    /// Ends the session.
+    pub fn drop_session(&self, headers: &mut HeaderMap) {
         forget(headers, SESSION);
     }
 
-    pub(super) fn sign_in(&self, headers: &HeaderMap, kind: SignInKind) -> Option<OpenSignIn> {
+    /// Returns the sign-in that is under way.
+    pub fn sign_in(&self, headers: &HeaderMap, kind: SignInKind) -> Option<OpenSignIn> {
         self.read(headers, kind.cookie())
     }
 
-    pub(super) fn set_sign_in(&self, headers: &mut HeaderMap, open: &OpenSignIn) -> io::Result<()> {
+    /// Notes a sign-in that begins, in place of another one of its kind.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Cookies::set_session`].
+    pub fn set_sign_in(&self, headers: &mut HeaderMap, open: &OpenSignIn) -> io::Result<()> {
         let kind = match open {
             OpenSignIn::Page { .. } => SignInKind::Page,
             OpenSignIn::Account { .. } => SignInKind::Account,
@@ -132,7 +187,8 @@ impl Cookies {
         self.write(headers, kind.cookie(), open, now() + SIGN_IN_LASTS.as_secs())
     }
 
-    pub(super) fn drop_sign_in(&self, headers: &mut HeaderMap, kind: SignInKind) {
+    /// Ends a sign-in.
+    pub fn drop_sign_in(&self, headers: &mut HeaderMap, kind: SignInKind) {
         forget(headers, kind.cookie());
     }
 
