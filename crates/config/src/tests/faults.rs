@@ -298,6 +298,71 @@ fn odd_files_are_told_too() {
 }
 
 #[test]
+fn faults_about_people_and_copies_of_the_log_are_told() {
+    let people = "[gateway]\npublic_url = 'https://n.example'\n[auth]\nissuer = 'https://id.example'\n";
+    // Without the numbers of the lines.
+    let check = |text: &str, expected: &[&str]| {
+        let told = faults(text);
+        let told: Vec<&str> =
+            told.iter().map(|fault| fault.split_once(": ").map_or("", |(_, told)| told)).collect();
+        assert_eq!(told, expected, "{text}");
+    };
+    let server = |keys: &str| format!("[servers.s]\nurl = 'https://s.example/mcp'\n{keys}\n");
+    let page = "[auth.page]\nclient_id = 'nonet'\n";
+    let user = server("credentials = 'user'");
+    check(&format!("{people}{page}{user}"), &[]);
+    check(&format!("{people}{}", server("credentials = { exchange = { audience = 's' } }")), &[]);
+    check(
+        &user,
+        &["servers.s.credentials: people have accounts of their own only where they sign in at the gateway"],
+    );
+    check(
+        &format!("{people}{user}"),
+        &[
+            "servers.s.credentials: people sign in to the server on the gateway's page, which has to know who they are",
+        ],
+    );
+    check(
+        &format!("{people}{page}[cluster]\nredis = 'redis://r'\n{user}"),
+        &[
+            "auth.page: the replicas of a `[cluster]` need one key for the cookies of browsers",
+            "servers.s.credentials: the replicas of a `[cluster]` need one key for the tokens of people",
+        ],
+    );
+    check(
+        &format!("{people}{page}{}", server("credentials = 'user'\nscope = 'client'")),
+        &["servers.s.credentials: each person has a connection already"],
+    );
+    check(
+        &format!("{people}{page}{}", server("credentials = 'everybody'")),
+        &["servers.s.credentials: `everybody` must be `shared`, `user` or `{ exchange = {...} }`"],
+    );
+    check(
+        &format!("{people}{page}[servers.p]\ncommand = 'p'\ncredentials = 'user'\n"),
+        &["servers.p.credentials: `credentials` belongs to `url`, not to `command`"],
+    );
+    check(
+        &format!("{people}{page}issuer = 'https://other.example'\nlook = {{}}\n"),
+        &[
+            "auth.page.issuer: `https://other.example` is no issuer of [auth]",
+            "auth.page.look: gives the role to nobody",
+        ],
+    );
+    let plain = people.replace("https://n.example", "http://localhost.evil.example");
+    check(&format!("{plain}{page}"), &["auth.page: browsers keep its cookies only over TLS"]);
+    check(
+        "[audit.export.a]\n[audit.export.b]\nfile = 'x'\nwebhook = 'https://x'\n[audit.export.c]\nsyslog = 'tls://x:1'\n\
+         [audit.export.d]\nwebhook = 'https://x'\nformat = 'syslog'\n",
+        &[
+            "audit.export.a: an export needs `file`, `webhook` or `syslog`",
+            "audit.export.b.file: an export cannot have both `file` and `webhook`",
+            "audit.export.c.syslog: `tls://x:1` is not `udp://HOST:PORT` or `tcp://HOST:PORT`",
+            "audit.export.d.format: a webhook gets JSON",
+        ],
+    );
+}
+
+#[test]
 fn no_text_makes_it_panic() {
     let shipped = include_str!("../../../../servers.toml");
     let mut random = 1u64;
