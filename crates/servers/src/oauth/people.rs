@@ -36,7 +36,7 @@ const LOOK_SECS: u64 = 30;
 const TRIES: usize = 5;
 const FREE_TRIES: usize = 100;
 /// The delay before another look at an account that another replica renews, and the longest wait for it.
-const LOCK_LOOK: Duration = Duration::from_millis(100);
+const LOCK_LOOK: Duration = Duration::from_millis(20);
 const LOCK_LIMIT: Duration = Duration::from_secs(30);
 
 /// The accounts of all people.
