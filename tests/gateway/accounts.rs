@@ -573,6 +573,30 @@ fn a_persons_token_is_exchanged_for_one_of_the_server() {
 }
 
 #[test]
+fn an_issuer_vouches_for_a_person_at_the_servers_own_sign_in() {
+    let (firm, service) = (Firm::new(), Service::start(usual()));
+    let setup = Setup::new().server_of(
+        "drive",
+        &format!(
+            "url = '{}'\noauth = {{ client_id = 'nonet-at-drive', scopes = ['read'] }}\n\
+             credentials = {{ exchange = {{ client_id = 'nonet', id_jag = true }} }}",
+            service.url()
+        ),
+    );
+    let site = firm.serve(setup, "", "");
+    let client =
+        |subject: &str| WebClient::with_token(&site.address, "/mcp", &firm.token(subject, json!({})));
+    let (mut ann, mut bob) = (client("ann"), client("bob"));
+    eventually("ann is ann", || (whoami(&mut ann) == "ann").then_some(()));
+    eventually("bob is bob", || (whoami(&mut bob) == "bob").then_some(()));
+    let forms = firm.issuer.forms();
+    let form = forms.first().expect("the issuer was asked");
+    assert_eq!(form["requested_token_type"], "urn:ietf:params:oauth:token-type:id-jag");
+    assert_eq!(form["audience"], service.issuer(), "for the server's own sign-in");
+    assert_eq!(service.count("urn:ietf:params:oauth:grant-type:jwt-bearer"), 2, "one token for each");
+}
+
+#[test]
 fn mixed_calls_of_two_people_never_mix() {
     let (firm, service) = (Firm::new(), Service::start(usual()));
     let site = firm.serve(with_drive(&service, "'user'"), "", "");

@@ -162,7 +162,7 @@ impl Service {
     }
 
     /// Returns the address of the authorization server.
-    fn issuer(&self) -> String {
+    pub fn issuer(&self) -> String {
         format!("{}/login", self.0.base)
     }
 
@@ -349,6 +349,13 @@ async fn token(State(service): State<Service>, headers: HeaderMap, Form(params):
             },
             "client_credentials" if get("client_secret") == "machine-s3cret" => {
                 Granted { scope: get("scope"), ..Granted::default() }
+            }
+            // The assertion of an issuer that it trusts, about a person (RFC 7523).
+            "urn:ietf:params:oauth:grant-type:jwt-bearer" => {
+                match get("assertion").strip_prefix("exchanged-") {
+                    Some(person) => Granted { scope: get("scope"), person: person.into() },
+                    None => return Err(bad("invalid_grant")),
+                }
             }
             _ => return Err(bad("unauthorized_client")),
         };
