@@ -298,6 +298,17 @@ fn print_running(running: &ProcessStatus) {
         show::count(status.servers.len() as u64, "server"),
         show::count(status.tools as u64, "tool"),
     );
+    let exports = status.audit.iter().flat_map(|audit| &audit.exports);
+    for export in exports.filter(|export| export.error.is_some() || export.lost > 0) {
+        let error = export.error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
+        let waiting = show::count(export.waiting_bytes, "byte");
+        say!(
+            "audit export {}: {}{error}; {waiting} wait, {} lines lost",
+            export.name,
+            export.state,
+            export.lost
+        );
+    }
     let clients = process.as_ref().map(|process| show::count(process.clients as u64, "client"));
     let counts = [
         show::count(status.calls, "call"),

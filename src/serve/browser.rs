@@ -8,7 +8,6 @@
 #![allow(clippy::result_large_err)]
 
 mod accounts;
-mod html;
 
 use std::{
     sync::Arc,
@@ -40,6 +39,8 @@ use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
+
+use nonet_wire::html;
 
 use super::{
     access::{Entrance, only_bearer},
@@ -135,7 +136,7 @@ impl Browsers {
     /// Returns the configuration of the moment with its issuers; or the answer where nobody signs in with a
     /// browser.
     fn now(&self) -> Result<Now, Response> {
-        self.known_now().map_err(|why| html::failure(why.status(), &format!("{why}."), None))
+        self.known_now().map_err(|why| failure(why.status(), &format!("{why}."), None))
     }
 
     fn known_now(&self) -> Result<Now, NobodySignsIn> {
@@ -224,9 +225,9 @@ impl Browsers {
 /// Why nobody signs in with a browser.
 #[derive(Debug, thiserror::Error)]
 enum NobodySignsIn {
-    #[error("nobody signs in here with a browser: servers.toml has no [auth.page]")]
+    #[error("Nobody signs in here with a browser: servers.toml has no [auth.page]")]
     Here,
-    #[error("nobody can sign in at the moment; the gateway's log says why")]
+    #[error("Nobody can sign in at the moment; the gateway's log says why")]
     Now,
 }
 
@@ -340,7 +341,7 @@ async fn came_back(
     let (auth, page) = (now.auth()?, now.page()?);
     let Some(OpenSignIn::Page { sign_in, to }) = now.cookies.sign_in(request.headers(), SignInKind::Page)
     else {
-        return Err(html::failure(
+        return Err(failure(
             StatusCode::BAD_REQUEST,
             "This browser has begun no sign-in, or too long ago. Begin again.",
             Some("/ui/login"),
@@ -402,7 +403,7 @@ async fn logout(
     if let Some(session) = browsers.session(&now, &headers)
         && !session.sent(&now.auth()?.public_url, &headers, Some(&form.csrf))
     {
-        return Err(html::failure(
+        return Err(failure(
             StatusCode::FORBIDDEN,
             "This request does not come from a page of this gateway.",
             Some("/ui"),
@@ -421,6 +422,11 @@ async fn signed_out() -> Response {
     )
 }
 
+/// Returns a page that says why something was not done.
+fn failure(status: StatusCode, sentence: &str, again: Option<&str>) -> Response {
+    html::failure(status, "Not done", sentence, again)
+}
+
 /// Returns a redirect (RFC 9110, section 15.4.4).
 fn redirect(to: &str) -> Result<Response, Response> {
     let to =
@@ -435,7 +441,7 @@ fn redirect(to: &str) -> Result<Response, Response> {
 }
 
 fn no_page() -> Response {
-    html::failure(
+    failure(
         StatusCode::NOT_FOUND,
         "Nobody signs in here with a browser: servers.toml has no [auth.page].",
         None,
@@ -443,16 +449,12 @@ fn no_page() -> Response {
 }
 
 fn busy() -> Response {
-    html::failure(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "Many sign-ins are open. Reload this page in a moment.",
-        None,
-    )
+    failure(StatusCode::SERVICE_UNAVAILABLE, "Many sign-ins are open. Reload this page in a moment.", None)
 }
 
 fn away(why: &str) -> Response {
     tracing::warn!(why, "a browser cannot sign in");
-    html::failure(
+    failure(
         StatusCode::SERVICE_UNAVAILABLE,
         "Nobody can sign in at the moment; the gateway's log says why.",
         None,
@@ -465,5 +467,5 @@ fn told(fault: &BrowserFault) -> Response {
         BrowserFault::Refused(_) | BrowserFault::Blocked => StatusCode::FORBIDDEN,
         BrowserFault::Forged(_) => StatusCode::BAD_REQUEST,
     };
-    html::failure(status, &format!("You are not signed in: {fault}."), Some("/ui/login"))
+    failure(status, &format!("You are not signed in: {fault}."), Some("/ui/login"))
 }

@@ -35,10 +35,13 @@ fn status_of(connection: &Connection) -> ServerStatus {
             ServerStatus { last_error: Some(sign_in_at(&page)), ..status }
         }
         ConnectionState::AuthRequired { remedy, .. } if connection.settings().credentials.are_personal() => {
-            let login = remedy.command().map(String::from);
-            let told = "people sign in with their own accounts; the gateway itself has none, so its tools are known once the \
-                        first of them has";
-            ServerStatus { login, last_error: Some(told.into()), ..status }
+            let known =
+                remedy.command().map(|login| format!(", or with a sign-in of the gateway itself: `{login}`"));
+            let told = format!(
+                "people sign in with their own accounts; its tools are known once the first of them has{}",
+                known.unwrap_or_default()
+            );
+            ServerStatus { last_error: Some(told), ..status }
         }
         ConnectionState::AuthRequired { error, remedy } => {
             let needs_token = matches!(remedy, Remedy::Headers);

@@ -7,6 +7,7 @@
 mod backlog;
 mod direct;
 mod heavy;
+pub mod html;
 pub mod http;
 mod inbox;
 pub mod issuer;

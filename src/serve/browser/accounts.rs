@@ -19,12 +19,12 @@ use nonet_config::{Config, ServerCredentials, ServerSettings};
 use nonet_servers::oauth::{
     PendingSignIn, PeopleClient, PersonEntry, SignIn, SignInError, SignInRequest, header_map,
 };
-use nonet_wire::issuer::encoded;
+use nonet_wire::{html, issuer::encoded};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{Browsers, FormOrder, Now, away, busy, html, redirect};
+use super::{Browsers, FormOrder, Now, away, busy, failure, redirect};
 
 /// Where sign-in servers send browsers back to.
 const CALLBACK: &str = "/accounts/callback";
@@ -64,8 +64,12 @@ impl ClientAddresses {
 async fn document(State(browsers): State<Arc<Browsers>>) -> Result<Response, Response> {
     let now = browsers.now()?;
     let addresses = ClientAddresses::of(&now)?;
+    let Some(id) = addresses.document else {
+        let told = "A gateway without TLS has no metadata document: nobody would trust it.";
+        return Err(failure(StatusCode::NOT_FOUND, told, None));
+    };
     let document = json!({
-        "client_id": addresses.document,
+        "client_id": id,
         "client_name": "Nonet",
         "client_uri": now.auth()?.public_url,
         "redirect_uris": [addresses.redirect_uri],
@@ -102,7 +106,7 @@ impl<'a> Account<'a> {
     ) -> Result<Self, Response> {
         let unknown = || {
             let told = "No server of this name has accounts of people here.";
-            html::failure(StatusCode::NOT_FOUND, told, None)
+            failure(StatusCode::NOT_FOUND, told, None)
         };
         let (name, settings) = personal(config).find(|(known, _)| *known == name).ok_or_else(unknown)?;
         let (url, ..) = settings.transport.sign_in().ok_or_else(unknown)?;
@@ -209,7 +213,7 @@ fn order(
     let session = signed_in(browsers, now, (headers, "/accounts"))?;
     match session.sent(&now.auth()?.public_url, headers, Some(&form.csrf)) {
         true => Ok(session),
-        false => Err(html::failure(
+        false => Err(failure(
             StatusCode::FORBIDDEN,
             "This request does not come from a page of this gateway.",
             Some("/accounts"),
@@ -270,12 +274,12 @@ async fn came_back(State(browsers): State<Arc<Browsers>>, request: Request) -> R
     let open = now.cookies.sign_in(request.headers(), SignInKind::Account);
     let Some(OpenSignIn::Account { server, url, person, pending }) = open else {
         let told = "This browser has begun no sign-in, or too long ago. Begin again.";
-        return Err(html::failure(StatusCode::BAD_REQUEST, told, Some("/accounts")));
+        return Err(failure(StatusCode::BAD_REQUEST, told, Some("/accounts")));
     };
     let account = Account::of(&browsers, &now.config, &session, &server)?;
     if person != session.key || url != account.url {
         let told = "This sign-in was begun by somebody else, or for another server. Begin again.";
-        return Err(html::failure(StatusCode::BAD_REQUEST, told, Some("/accounts")));
+        return Err(failure(StatusCode::BAD_REQUEST, told, Some("/accounts")));
     }
     let _turn = browsers.finishing.try_acquire().map_err(|_| busy())?;
     let Some((_, _, oauth)) = account.settings.transport.sign_in() else { return Err(busy()) };
@@ -337,5 +341,5 @@ fn tell(browsers: &Browsers, session: &BrowserSession, action: &str, server: &st
 fn failed(account: &Account<'_>, error: &SignInError) -> Response {
     tracing::warn!(server = account.name, %error, "a person was not signed in to a server");
     let told = format!("You are not signed in to {}: {error}.", account.name);
-    html::failure(StatusCode::BAD_GATEWAY, &told, Some(&format!("/accounts/{}", account.name)))
+    failure(StatusCode::BAD_GATEWAY, &told, Some(&format!("/accounts/{}", account.name)))
 }

@@ -12,8 +12,9 @@ use axum::{
     Router,
     extract::{Request, State},
     http::StatusCode,
-    response::{Html, IntoResponse, Response},
+    response::{IntoResponse, Response},
 };
+use nonet_wire::html;
 use tokio::{
     net::TcpListener,
     sync::{mpsc, oneshot},
@@ -39,15 +40,14 @@ pub struct Callback {
 pub struct ReturnedBrowser {
     /// The complete address that the browser was sent to.
     pub address: String,
-    reply: oneshot::Sender<(StatusCode, String)>,
+    reply: oneshot::Sender<(bool, String)>,
 }
 
 impl ReturnedBrowser {
     /// Shows the user a one-sentence page.
     pub fn reply(self, good: bool, sentence: &str) {
-        let status = if good { StatusCode::OK } else { StatusCode::BAD_REQUEST };
         // A browser that did not wait only misses the page.
-        let _ = self.reply.send((status, page(good, sentence)));
+        let _ = self.reply.send((good, sentence.into()));
     }
 }
 
@@ -112,18 +112,8 @@ async fn take(State(shared): State<CallbackState>, request: Request) -> Response
         return StatusCode::GONE.into_response();
     }
     match page.await {
-        Ok((status, page)) => (status, Html(page)).into_response(),
+        Ok((true, sentence)) => html::message("Signed in", &sentence, None),
+        Ok((false, sentence)) => html::failure(StatusCode::BAD_REQUEST, "Not signed in", &sentence, None),
         Err(_) => StatusCode::GONE.into_response(),
     }
-}
-
-fn page(good: bool, sentence: &str) -> String {
-    let sentence = sentence.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let title = if good { "Signed in" } else { "Not signed in" };
-    format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{title} - Nonet</title>\
-         <meta name=\"color-scheme\" content=\"light dark\">\
-         <body style=\"font: 1rem/1.5 system-ui, sans-serif; margin: 15vh auto; max-width: 36rem; padding: 0 1rem\">\
-         <h1>{title}</h1><p>{sentence}</p></body></html>"
-    )
 }

@@ -2,12 +2,11 @@
 
 use std::sync::LazyLock;
 
-use axum::{body::Body, response::Response};
 use base64::{Engine, engine::general_purpose::STANDARD};
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use sha2::{Digest, Sha256};
 
-const STYLE: &str = include_str!("../page/account.css");
+const STYLE: &str = include_str!("html.css");
 
 /// Forms go to this gateway, which may lead on to a sign-in server.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
@@ -19,7 +18,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Returns a text as HTML shows it.
-pub(super) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -36,14 +35,14 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// Returns a page. `head` and `body` are HTML.
-pub(super) fn page(status: StatusCode, title: &str, head: &str, body: &str) -> Response {
+pub fn page<B: From<String>>(status: StatusCode, title: &str, head: &str, body: &str) -> Response<B> {
     let title = escaped(title);
     let text = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title} - Nonet</title>\
          <meta name=\"viewport\" content=\"width=device-width\"><meta name=\"color-scheme\" content=\"light dark\">\
          {head}<style>{STYLE}</style></head><body><main><h1>{title}</h1>{body}</main></body></html>"
     );
-    let mut response = Response::new(Body::from(text));
+    let mut response = Response::new(B::from(text));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
@@ -58,18 +57,23 @@ pub(super) fn page(status: StatusCode, title: &str, head: &str, body: &str) -> R
 }
 
 /// Returns a page with one sentence, and a link.
-pub(super) fn message(title: &str, sentence: &str, link: Option<(&str, &str)>) -> Response {
+pub fn message<B: From<String>>(title: &str, sentence: &str, link: Option<(&str, &str)>) -> Response<B> {
     page(StatusCode::OK, title, "", &sentence_and_link(sentence, link))
 }
 
 /// Returns a page that says why something was not done.
-pub(super) fn failure(status: StatusCode, sentence: &str, again: Option<&str>) -> Response {
+pub fn failure<B: From<String>>(
+    status: StatusCode,
+    title: &str,
+    sentence: &str,
+    again: Option<&str>,
+) -> Response<B> {
     let link = again.map(|to| (to, "Try again"));
-    page(status, "Not done", "", &sentence_and_link(sentence, link))
+    page(status, title, "", &sentence_and_link(sentence, link))
 }
 
 /// Returns a page that leads on at once.
-pub(super) fn onward(to: &str, sentence: &str) -> Response {
+pub fn onward<B: From<String>>(to: &str, sentence: &str) -> Response<B> {
     let head = format!("<meta http-equiv=\"refresh\" content=\"0;url={}\">", escaped(to));
     page(StatusCode::OK, "Signed in", &head, &sentence_and_link(sentence, Some((to, "Go on"))))
 }
@@ -77,4 +81,20 @@ pub(super) fn onward(to: &str, sentence: &str) -> Response {
 fn sentence_and_link(sentence: &str, link: Option<(&str, &str)>) -> String {
     let link = link.map(|(to, label)| format!("<p><a href=\"{}\">{}</a></p>", escaped(to), escaped(label)));
     format!("<p>{}</p>{}", escaped(sentence), link.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_is_markup() {
+        let page: Response<String> =
+            failure(StatusCode::BAD_REQUEST, "<b>", "a & \"b\" <script>\u{7}", Some("/x?\"y"));
+        let body = page.body();
+        assert!(body.contains("<h1>&lt;b&gt;</h1><p>a &amp; &quot;b&quot; &lt;script&gt; </p>"), "{body}");
+        assert!(body.contains("href=\"/x?&quot;y\"") && !body.contains("<script"), "{body}");
+        let policy = page.headers()[header::CONTENT_SECURITY_POLICY].to_str().expect("text");
+        assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"), "{policy}");
+    }
 }
