@@ -21,6 +21,7 @@ pub mod personal;
 pub mod placing;
 pub mod publisher;
 pub mod questions;
+pub mod sampling;
 pub mod servers;
 pub mod session;
 pub mod sessions;

@@ -4,7 +4,6 @@
 //! both the client's profile and the app's `allowed_tools` allow it, and approvals are refused.
 
 mod nine;
-mod sampling;
 
 use std::{borrow::Cow, pin::pin, sync::Arc, time::Duration};
 
@@ -22,7 +21,6 @@ use nonet_text::{
 };
 use serde_json::{Map, Value, json};
 
-use self::sampling::ClientModel;
 use super::AppRun;
 use crate::{
     apps::Apps,
@@ -33,6 +31,7 @@ use crate::{
     run::Run,
 };
 use nonet_state::{
+    sampling::ClientModel,
     servers::settled,
     session::{Caller, Session, TaskMode, reads_on},
 };

@@ -9,7 +9,7 @@ use nonet_servers::downstream::{ClientChannel, InputRequests, SAMPLING};
 use nonet_text::fault::{Fault, FaultCode};
 use serde_json::{Value, json};
 
-use nonet_state::session::Caller;
+use crate::session::Caller;
 
 /// The maximum number of tokens in an answer by default: sampling requires a number.
 const MAX_TOKENS: u32 = 4_096;
@@ -19,7 +19,7 @@ const MAX_ANSWER: usize = 8 << 20;
 const KEY: &str = "sample";
 
 /// The model behind a call's client.
-pub(super) struct ClientModel {
+pub struct ClientModel {
     app: String,
     client: ClientChannel,
     /// Whether the client supports tools in sampling.
@@ -27,7 +27,12 @@ pub(super) struct ClientModel {
 }
 
 impl ClientModel {
-    pub(super) fn new(app: &str, caller: &Caller) -> Result<Self, Fault> {
+    /// Returns the model of a call's client, for an app.
+    ///
+    /// # Errors
+    ///
+    /// If the client does not offer it.
+    pub fn new(app: &str, caller: &Caller) -> Result<Self, Fault> {
         let can = |client: &&ClientChannel, params: Value| client.can_answer(SAMPLING, &params);
         match caller.asker.as_ref().filter(|client| can(client, json!({}))) {
             Some(client) => Ok(Self {
@@ -45,7 +50,11 @@ impl ClientModel {
     }
 
     /// Asks the model for its next message.
-    pub(super) async fn complete(&self, chat: Chat<'_>) -> Result<Completion, Fault> {
+    ///
+    /// # Errors
+    ///
+    /// If the client refuses, has left, or answers with something else.
+    pub async fn complete(&self, chat: Chat<'_>) -> Result<Completion, Fault> {
         let request = json!({ "method": SAMPLING, "params": self.params(chat) });
         let replies = self.client.put(InputRequests::from_iter([(KEY.to_string(), request)])).await;
         match replies.and_then(|mut replies| replies.remove(KEY)) {
