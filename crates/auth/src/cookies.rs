@@ -108,9 +108,7 @@ impl BrowserSession {
             until: now() + lasts.as_secs(),
         })
     }
-}
 
-impl BrowserSession {
     /// Whether its browser made an order on a page of the gateway at this address: it has the value that only such
     /// a page knows, and the browser names no other origin.
     pub fn sent(&self, address: &str, headers: &HeaderMap, given: Option<&str>) -> bool {

@@ -352,6 +352,11 @@ impl AuthSettings {
         self.issuers.iter().any(|known| known.issuer == issuer)
             && !self.blocked.iter().any(|one| one == subject)
     }
+
+    /// Returns the address at which people sign in to a server with their own account.
+    pub fn account_page(&self, server: &str) -> String {
+        format!("{}/accounts/{server}", self.public_url)
+    }
 }
 
 impl AuthTable {

@@ -149,7 +149,7 @@ impl Gate {
     pub(super) fn account_page(&self, connection: &Connection) -> Option<String> {
         let is_user = connection.settings().credentials == ServerCredentials::User;
         let auth = self.config().auth.as_ref().filter(|_| is_user && self.person().is_some())?;
-        Some(format!("{}/accounts/{}", auth.public_url, connection.name))
+        Some(auth.account_page(&connection.name))
     }
 
     /// Names the servers whose tools search cannot find and whose name or description matches the words of

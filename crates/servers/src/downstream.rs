@@ -227,7 +227,7 @@ pub struct Connection {
     placed: Option<Arc<ProgramPlacement>>,
     /// The key of the person whose it is, if it is one's own.
     person: Option<Arc<str>>,
-    /// The server's last list, for other replicas, and of a person's connection.
+    /// The server's last list, for other replicas.
     listed: watch::Sender<Option<Arc<Listing>>>,
     /// The requests that wait for an answer.
     sent: AtomicUsize,
@@ -345,11 +345,6 @@ impl Connection {
         &self.retired
     }
 
-    /// Returns the key of the person whose connection it is, if it is one's own.
-    pub fn person(&self) -> Option<&Arc<str>> {
-        self.person.as_ref()
-    }
-
     /// Whether a call or another request is in flight.
     pub fn is_busy(&self) -> bool {
         self.slots.taken() > 0 || self.sent.load(Ordering::Acquire) > 0
@@ -447,8 +442,8 @@ impl Connection {
     }
 
     /// Replaces the settings. Only for settings that [`Connection::is_reached_by`] accepts.
-    pub fn set(&self, settings: ServerSettings) {
-        self.settings.store(Arc::new(settings));
+    pub fn set(&self, settings: Arc<ServerSettings>) {
+        self.settings.store(settings);
     }
 
     /// Returns the current state.
@@ -480,7 +475,7 @@ impl Connection {
         }
     }
 
-    /// Watches the server's last list, if the program has a place, or if the connection is a person's.
+    /// Watches the server's last list, if the program has a place.
     pub fn listed(&self) -> watch::Receiver<Option<Arc<Listing>>> {
         self.listed.subscribe()
     }

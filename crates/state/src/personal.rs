@@ -95,7 +95,7 @@ impl PersonalConnections {
     /// server in another way. Connections that are not used any more are added to `ended`.
     pub fn of(
         &self,
-        (server, key, settings): (&Arc<str>, &Arc<str>, &ServerSettings),
+        (server, key, settings): (&Arc<str>, &Arc<str>, &Arc<ServerSettings>),
         person: Option<&Person>,
         page: impl FnOnce() -> String,
         begin: impl FnOnce(&PersonAccess) -> Arc<Connection>,
@@ -104,10 +104,14 @@ impl PersonalConnections {
         let token = person.and_then(|person| Some((person.token.as_ref()?, &person.issuer)));
         let place = (server.clone(), key.clone());
         let mut inner = self.inner.lock();
-        let fits = |known: &Connection| known.is_reached_by(settings) && !known.retired().is_cancelled();
+        // They are compared only after a reload: until then, both connections have the same ones.
+        let is_set = |known: &Connection| Arc::ptr_eq(&known.settings(), settings);
+        let fits = |known: &Connection| {
+            (is_set(known) || known.is_reached_by(settings)) && !known.retired().is_cancelled()
+        };
         if let Some(known) = inner.all.get_mut(&place).filter(|known| fits(&known.connection)) {
             known.used = Instant::now();
-            if *known.connection.settings() != *settings {
+            if !is_set(&known.connection) {
                 known.connection.set(settings.clone());
             }
             // A token that was exchanged before, or refused, is followed by that of this call.
@@ -124,6 +128,7 @@ impl PersonalConnections {
         }
         let access = PersonAccess { person: key.clone(), page: page(), subject: subject.clone() };
         let connection = begin(&access);
+        connection.set(settings.clone());
         let new = PersonalConnection { connection: connection.clone(), subject, used: Instant::now() };
         ended.extend(inner.all.insert(place.clone(), new).map(|old| old.connection));
         if inner.all.len() > MOST

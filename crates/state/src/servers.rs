@@ -335,12 +335,17 @@ impl Servers {
         key: &Arc<str>,
         person: Option<&Person>,
         server: &Arc<str>,
-        settings: &ServerSettings,
+        settings: &Arc<ServerSettings>,
     ) -> Arc<Connection> {
         let mut ended = Vec::new();
-        let page = || self.account_page(server);
+        let page = || self.config().auth.as_ref().map_or_else(String::new, |auth| auth.account_page(server));
         let begin = |access: &PersonAccess| {
-            let own = Connection::of_person(server.clone(), settings.clone(), self.around.clone(), access);
+            let own = Connection::of_person(
+                server.clone(),
+                ServerSettings::clone(settings),
+                self.around.clone(),
+                access,
+            );
             own.begin_with_log(self.wanted_log());
             let own = Arc::new(own);
             match self.updates.get() {
@@ -364,13 +369,6 @@ impl Servers {
                 () = stop.cancelled() => {}
             }
         });
-    }
-
-    /// Returns the address at which people sign in to a server.
-    pub fn account_page(&self, server: &str) -> String {
-        let config = self.config();
-        let public = config.auth.as_ref().map(|auth| auth.public_url.as_str()).unwrap_or_default();
-        format!("{public}/accounts/{server}")
     }
 
     /// Connects the accounts of a person who calls, so that what they have is known before they search. Returns

@@ -115,7 +115,7 @@ impl World {
                 if *kept.settings() != *settings {
                     let told = if is_private(kept) { &mut changes.started } else { &mut changes.changed };
                     told.push(name.to_string());
-                    kept.set(settings.clone());
+                    kept.set(Arc::new(settings.clone()));
                 }
                 connections.insert(name, kept.clone());
                 continue;

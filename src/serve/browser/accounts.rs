@@ -206,13 +206,13 @@ async fn one(
 /// Checks that a form was sent from a page of this gateway, by a browser that has signed in.
 fn order(
     browsers: &Browsers,
-    now: &Now,
     headers: &HeaderMap,
     form: &FormOrder,
-) -> Result<BrowserSession, Response> {
-    let session = signed_in(browsers, now, (headers, "/accounts"))?;
+) -> Result<(Now, BrowserSession), Response> {
+    let now = browsers.now()?;
+    let session = signed_in(browsers, &now, (headers, "/accounts"))?;
     match session.sent(&now.auth()?.public_url, headers, Some(&form.csrf)) {
-        true => Ok(session),
+        true => Ok((now, session)),
         false => Err(failure(
             StatusCode::FORBIDDEN,
             "This request does not come from a page of this gateway.",
@@ -228,8 +228,7 @@ async fn sign_in(
     headers: HeaderMap,
     axum::Form(form): axum::Form<FormOrder>,
 ) -> Result<Response, Response> {
-    let now = browsers.now()?;
-    let session = order(&browsers, &now, &headers, &form)?;
+    let (now, session) = order(&browsers, &headers, &form)?;
     let account = Account::of(&browsers, &now.config, &session, &server)?;
     let _turn = browsers.finishing.try_acquire().map_err(|_| busy())?;
     let addresses = ClientAddresses::of(&now)?;
@@ -322,8 +321,7 @@ async fn sign_out(
     headers: HeaderMap,
     axum::Form(form): axum::Form<FormOrder>,
 ) -> Result<Response, Response> {
-    let now = browsers.now()?;
-    let session = order(&browsers, &now, &headers, &form)?;
+    let (now, session) = order(&browsers, &headers, &form)?;
     let account = Account::of(&browsers, &now.config, &session, &server)?;
     if account.entry.remove().await.map_err(|error| away(&error.to_string()))? {
         tell(&browsers, &session, "account_signed_out", account.name);

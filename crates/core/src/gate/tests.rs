@@ -240,7 +240,7 @@ fn a_server_of_a_session_is_there_for_it_and_its_apps_only() {
         sources.push(CatalogSource { server: server.into(), listing, settings });
     }
     let shop = &whole.world.connections["shop"];
-    shop.set(config::ServerSettings { session: Some(own.id), ..(*shop.settings()).clone() });
+    shop.set(Arc::new(config::ServerSettings { session: Some(own.id), ..(*shop.settings()).clone() }));
     let world = World::of(whole.world.config.clone(), (*whole.world.connections).clone());
     let snapshot = whole.snapshot.updated(sources, whole.config(), 2);
     let (world, snapshot) = (Arc::new(world), Arc::new(snapshot));

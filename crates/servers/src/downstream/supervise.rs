@@ -247,9 +247,7 @@ impl Connection {
                 }
             };
             let tools = listing.as_ref().map_or(0, |listing| listing.tools.len());
-            if let Some(listing) = &listing
-                && (self.placed.is_some() || self.person.is_some())
-            {
+            if let (Some(_), Some(listing)) = (&self.placed, &listing) {
                 self.listed.send_replace(Some(Arc::new(listing.clone())));
             }
             let (published, in_catalogue) = oneshot::channel();
