@@ -28,19 +28,18 @@ use nonet_api::page::{ErrorAnswer, PageRole, PageUser};
 use nonet_auth::{
     BroughtBack, BrowserFault, BrowserSignIn, Issuers, PersonName, TokenFault,
     cookies::{BrowserSession, Cookies, OpenSignIn, SignInKind},
-    local_target, metadata,
-    metadata::challenge,
+    local_target,
+    metadata::{self, challenge},
 };
 use nonet_config::{AuthSettings, BearerToken, Config, PageSettings};
 use nonet_core::Gateway;
 use nonet_servers::oauth::PeopleVault;
+use nonet_wire::html;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
-
-use nonet_wire::html;
 
 use super::{
     access::{Entrance, only_bearer},
