@@ -5,7 +5,6 @@
 
 #[cfg(test)]
 mod architecture;
-pub mod bridge;
 pub mod cli;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

@@ -35,7 +35,7 @@ use super::{
     signal::stopped,
     usable,
 };
-use crate::bridge::{RequestFailure, RunningGateway};
+use nonet_bridge::{RequestFailure, RunningGateway};
 
 /// How long a running gateway may take to greet.
 #[cfg(unix)]

@@ -11,7 +11,7 @@ use nonet_config::{
 use nonet_store::doors::OwnerKey;
 
 use super::{FAILED, OK, serve, show};
-use crate::bridge::{self, FarSide, Target};
+use nonet_bridge::{FarSide, Target};
 
 /// The variable with the bearer token for a gateway at a URL.
 const TOKEN_VARIABLE: &str = "NONET_TOKEN";
@@ -19,7 +19,7 @@ const TOKEN_VARIABLE: &str = "NONET_TOKEN";
 /// Connects the client to a gateway at a URL.
 pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<u8> {
     let target = target(url, headers, profile)?;
-    Ok(joined(bridge::run(FarSide::Http(target), serve::stop_signal()).await))
+    Ok(joined(nonet_bridge::run(FarSide::Http(target), serve::stop_signal()).await))
 }
 
 /// Returns the gateway at a URL, with the headers to send.
@@ -61,7 +61,7 @@ fn joined(joined: anyhow::Result<()>) -> u8 {
 pub(super) async fn to_shared(config: &Path, profile: Option<String>, by_trust: bool) -> anyhow::Result<u8> {
     use nonet_store::shared::{Hello, SharedPlace};
     let far = FarSide::Shared(SharedPlace::of(config)?.by_trust(by_trust), Hello::new(profile));
-    Ok(joined(bridge::run(far, serve::stop_signal()).await))
+    Ok(joined(nonet_bridge::run(far, serve::stop_signal()).await))
 }
 
 /// Runs as the shared gateway.

@@ -25,7 +25,7 @@ use super::{
     signal::stopped,
     usable,
 };
-use crate::bridge::RunningGateway;
+use nonet_bridge::RunningGateway;
 
 /// The interval between requests with `--follow`.
 const EVERY: Duration = Duration::from_secs(1);
