@@ -60,7 +60,7 @@ use nonet_peer::{
     reply::Reply,
     request::{RequestContext, TaskWish},
 };
-use nonet_servers::downstream::LogLevel;
+use nonet_servers::downstream::{LogLevel, UI_EXTENSION};
 use nonet_state::session::{Caller, Session, TaskMode};
 use nonet_text::{
     fault::Fault,
@@ -306,7 +306,7 @@ impl NonetServer {
 
     /// Returns the name of a client, as it may be shown, and its limits. The last ones are cached, because
     /// there is nearly always one client and one configuration.
-    fn known_client(&self, told: &str) -> (Arc<str>, ClientLimits) {
+    fn known_client(&self, told: &str, context: &RequestContext) -> (Arc<str>, ClientLimits) {
         let config = self.gateway.servers.config();
         let mut known = self.client.lock();
         if let Some(known) = &*known
@@ -322,9 +322,17 @@ impl NonetServer {
         if let Some(own) = self.own_account.get() {
             own.set(quotas);
         }
-        self.session.is_of(&name);
+        if let Some(version) = context.protocol_version() {
+            self.session.is_of(&name, version.as_str());
+        }
         *known = Some(KnownClient { told: told.into(), name: name.clone(), config, limits });
         (name, limits)
+    }
+
+    /// Whether the client of a request gets tools with user interfaces.
+    fn shows_ui(&self, context: &RequestContext) -> bool {
+        let config = self.gateway.servers.config();
+        config.shows_ui(self.session.profile.as_deref()) && context.declares(UI_EXTENSION)
     }
 
     /// Returns the minimum level of log messages that a client gets about its request.
@@ -427,7 +435,7 @@ impl NonetServer {
 
     /// Returns the caller of a request, without the channels of a call.
     fn who(&self, context: &RequestContext) -> Caller {
-        let (client, limits) = context.with_client_name(|told| self.known_client(told));
+        let (client, limits) = context.with_client_name(|told| self.known_client(told, context));
         // A stateless request over HTTP belongs to no session: only the id identifies its tasks.
         let lasting = !(self.http && context.is_stateless());
         let account = match of_token(context) {
@@ -452,6 +460,7 @@ impl NonetServer {
             lasting,
             local: !self.http,
             token: token_of(context),
+            shows_ui: self.shows_ui(context),
             limits,
             // Without `..Caller::default()`, which would make a session and an account only to drop them.
             is_admitted: false,
@@ -507,14 +516,30 @@ fn token_of(context: &RequestContext) -> Option<KnownToken> {
 }
 
 impl NonetServer {
-    /// Returns the result of a handshake without instructions, in the version that both know: the client's
-    /// own, or the newest one with a handshake.
-    fn introduction(&self, wanted: &ProtocolVersion) -> InitializeResult {
-        let mut result = self.config();
+    /// Returns the versions that clients may speak.
+    fn admitted_versions(&self) -> Vec<ProtocolVersion> {
+        let oldest = self.gateway.servers.config().gateway.min_protocol;
+        let is_admitted =
+            |version: &&ProtocolVersion| oldest.is_none_or(|oldest| version.as_str() >= oldest.as_str());
+        ProtocolVersion::KNOWN_VERSIONS.iter().filter(is_admitted).cloned().collect()
+    }
+
+    /// Returns the version of a handshake: the client's own, or the newest one with a handshake if the client's is
+    /// unknown. Refuses a client that is older than `min_protocol`.
+    fn agreed_version(&self, wanted: &ProtocolVersion) -> Result<ProtocolVersion, ErrorData> {
         let is_known = wanted.has_initialize() && ProtocolVersion::KNOWN_VERSIONS.contains(wanted);
-        result.protocol_version =
-            if is_known { wanted.clone() } else { ProtocolVersion::LATEST_WITH_INITIALIZE };
-        result
+        let agreed = if is_known { wanted.clone() } else { ProtocolVersion::LATEST_WITH_INITIALIZE };
+        let admitted = self.admitted_versions();
+        if admitted.contains(&agreed) {
+            return Ok(agreed);
+        }
+        tracing::warn!(version = %wanted, "a client is older than `min_protocol` and was refused");
+        let mut error = ErrorData::unsupported_protocol_version(wanted.clone(), &admitted);
+        let oldest = admitted.first().map_or("", ProtocolVersion::as_str);
+        error.message =
+            format!("Unsupported protocol version: this gateway requires {oldest} or newer (`min_protocol`)")
+                .into();
+        Err(error)
     }
 
     fn config(&self) -> ServerConfig {
@@ -523,8 +548,12 @@ impl NonetServer {
             true => json!({ "listChanged": true }),
             false => json!({}),
         };
+        let mut extensions = json!({ TASKS_EXTENSION_ID: {} });
+        if self.gateway.servers.config().shows_ui(self.session.profile.as_deref()) {
+            set_member(&mut extensions, UI_EXTENSION, json!({}));
+        }
         let capabilities = json!({
-            "extensions": { TASKS_EXTENSION_ID: {} },
+            "extensions": extensions,
             "logging": {},
             "completions": {},
             "prompts": { "listChanged": true },
@@ -555,7 +584,8 @@ impl NonetServer {
             };
             let _ = self.place.set(place);
         }
-        let mut result = self.introduction(&request.protocol_version);
+        let mut result: InitializeResult = self.config();
+        result.protocol_version = self.agreed_version(&request.protocol_version)?;
         let client = text::name(&request.client_info.name);
         let agreed = result.protocol_version.clone();
         let mut info = request;
@@ -579,7 +609,7 @@ impl NonetServer {
     }
 
     async fn discover(&self, context: &RequestContext) -> Result<DiscoverResult, ErrorData> {
-        let versions = ProtocolVersion::KNOWN_VERSIONS.to_vec();
+        let versions = self.admitted_versions();
         let mut result = DiscoverResult::from_server_info(versions, self.config());
         result.instructions = Some(meta::instructions(&self.gateway, &self.who(context)).await);
         Ok(result)
@@ -590,8 +620,12 @@ impl NonetServer {
         if !constant {
             self.gateway.calls.first_lists(&self.session).await;
         }
-        let tools =
-            meta::listed_tools(&Gate::of(&self.gateway.publisher, &self.session), &self.who(context).limits);
+        let who = self.who(context);
+        let gate = Gate::of(&self.gateway.publisher, &self.session);
+        let tools = meta::listed_tools(&gate, &who.limits, who.shows_ui);
+        if !who.shows_ui && context.declares(UI_EXTENSION) {
+            self.gateway.tell_of_ui(&gate, &self.session);
+        }
         let mut list = json!({ "tools": tools });
         if !context.is_stateless() && self.session.reads_first_list() {
             self.gateway.observing.metrics.listed(json_len(&list["tools"]));

@@ -8,11 +8,11 @@ use std::{
 use anyhow::Context;
 use clap::{ArgGroup, Args, ValueEnum};
 use nonet_config::{self as config, LoadedConfig, shell};
-use nonet_core::TrialResult;
 use nonet_hosts::{
     self as hosts, ImportOutcome, ImportPlan, ImportSource, Machine, SecretStore, TypedLabels, TypedServer,
 };
 use nonet_servers::downstream::ConnectionState;
+use nonet_state::trying::TrialResult;
 use serde_json::{Map, Value, json};
 
 use super::{

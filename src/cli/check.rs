@@ -269,6 +269,9 @@ impl Report {
         }
         of_reach(&self.reach, verbose).iter().for_each(|line| say!("{line}"));
         self.warnings.iter().for_each(|warning| say!("{}: {}", warning.server, warning.message));
+        for server in self.status.servers.iter().filter(|server| server.uis_left_out > 0) {
+            say!("{}: {}", server.name, show::uis_left_out(server.uis_left_out));
+        }
         self.unmatched.iter().for_each(|rule| say!("warning: {rule}"));
         self.exposed.iter().for_each(|fault| say!("{fault}"));
         self.plain_secrets.iter().chain(&self.removed).for_each(|fault| say!("warning: {fault}"));

@@ -13,7 +13,10 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
-use nonet_config::secrets_file::{self, SecretsFile};
+use nonet_config::{
+    ToolInjection, ValueSources,
+    secrets_file::{self, SecretsFile},
+};
 use nonet_hosts::{
     self as hosts, ClientPlan, Defaults, FileScope, Host, ImportPlan, Machine, Setup, SetupClient,
 };
@@ -76,6 +79,7 @@ pub(super) async fn run(
     }
     let planned = setup.planned(&imported)?;
     tell_clients(&setup, &imported);
+    tell_lists(&setup, profile);
     let is_done = imported.is_nothing() && planned.iter().all(|plan| plan.is_nothing);
     let is_asked_for = imported.variables.iter().any(|variable| !variable.set);
     if is_done && !is_asked_for {
@@ -174,6 +178,36 @@ fn tell_clients(setup: &Setup, imported: &ImportPlan) {
     say!("{table}\n");
     if commands::is_passed_over(&setup.target) {
         say!("The servers.toml in this folder is not changed; to set it up, add `--config servers.toml`.\n");
+    }
+}
+
+/// Tells which tools the clients that search by themselves get, and why.
+fn tell_lists(setup: &Setup, profile: Option<&str>) {
+    let written = setup.had_config.then(|| super::load(&setup.target).ok()).flatten();
+    let loaded = written.or_else(|| nonet_config::parse("", &setup.target, ValueSources::NONE).ok());
+    let Some(config) = loaded.map(|loaded| loaded.config) else { return };
+    let own = profile.and_then(|profile| config.profiles.get(profile)?.tool_injection);
+    let mode = own.unwrap_or(config.gateway.tool_injection);
+    let searches = |client: &&SetupClient| {
+        config.clients.get(client.host.name).is_some_and(|known| known.tool_search == Some(true))
+    };
+    let titles: Vec<&str> = setup.clients.iter().filter(searches).map(|client| client.host.title).collect();
+    if titles.is_empty() {
+        return;
+    }
+    let titles = titles.join(", ");
+    match mode {
+        ToolInjection::Discovery => say!(
+            "Every client gets the nine tools (`tool_injection`). With `\"auto\"`, clients that search by themselves get every \
+             tool, of which they load only the names: {titles}."
+        ),
+        ToolInjection::Auto => say!(
+            "`tool_injection` is `auto`: clients that search by themselves ({titles}) get every tool, because they load only \
+             the names; others get the fullest list that fits into a fifth of `context_window`."
+        ),
+        ToolInjection::Direct | ToolInjection::CompactDirect => {
+            say!("Every client gets every tool, as `tool_injection` says.")
+        }
     }
 }
 

@@ -87,6 +87,14 @@ pub(super) fn causes(error: &anyhow::Error) -> String {
     said
 }
 
+/// Says that clients do not get the user interfaces of a server's tools.
+pub(super) fn uis_left_out(number: u64) -> String {
+    format!(
+        "clients do not get the user interfaces of {}: write `ui = true` into [gateway]",
+        count(number, "tool")
+    )
+}
+
 /// Formats names for a line: the first few, and the number of the others.
 pub(super) fn names<S: AsRef<str>>(names: &[S]) -> String {
     let shown: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();

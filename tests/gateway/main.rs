@@ -97,6 +97,7 @@ mod reading_rules;
 mod reloading;
 mod remembering;
 mod rest_servers;
+mod revisions;
 mod rules;
 mod runtime_servers;
 mod same_bytes;
@@ -120,6 +121,7 @@ mod tokens;
 #[cfg(feature = "otel")]
 mod tracing;
 mod trusting;
+mod user_interfaces;
 mod user_page;
 mod values;
 mod watching;

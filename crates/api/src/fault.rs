@@ -181,6 +181,9 @@ pub struct Fault {
     /// The server's own JSON-RPC error, if it refused the call with one.
     #[serde(skip)]
     pub refusal: Option<Box<ErrorData>>,
+    /// The server to which the user of this machine can sign in, for a link in the message.
+    #[serde(skip)]
+    pub sign_in: Option<Box<str>>,
 }
 
 impl Fault {
@@ -200,6 +203,7 @@ impl Fault {
             did_you_mean: Vec::new(),
             details: None,
             refusal: None,
+            sign_in: None,
         }
     }
 

@@ -61,6 +61,20 @@ pub enum Notice {
         /// What happened.
         message: String,
     },
+    /// An answer does not have the form that its tool declares.
+    OutputMismatch {
+        /// The tool.
+        tool: String,
+        /// What differs.
+        message: String,
+    },
+    /// The client shows user interfaces, and gets no tool with one.
+    UiLeftOut {
+        /// How many tools have one, by server.
+        servers: Vec<String>,
+        /// What to do.
+        hint: Cow<'static, str>,
+    },
     /// What a REST service said beside its answer.
     Response {
         /// The tool.

@@ -52,6 +52,9 @@ pub struct GatewayStatus {
     /// The mean times of calls, in microseconds.
     #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
     pub mean_us: Option<MeanTimes>,
+    /// Which revisions of the protocol the connected clients speak; only for callers that may see everything.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub protocols: Vec<ClientProtocol>,
     /// How many results are kept; only in `gateway.status`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<KeptCounts>,
@@ -128,6 +131,50 @@ pub enum Era {
     Stateless,
 }
 
+/// A revision of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum ProtocolRevision {
+    /// HTTP+SSE.
+    #[serde(rename = "2024-11-05")]
+    V20241105,
+    /// Streamable HTTP, sign-ins.
+    #[serde(rename = "2025-03-26")]
+    V20250326,
+    /// Structured content, elicitation.
+    #[serde(rename = "2025-06-18")]
+    V20250618,
+    /// Tasks, elicitation by URL; the last one with a handshake.
+    #[serde(rename = "2025-11-25")]
+    V20251125,
+    /// Without sessions.
+    #[serde(rename = "2026-07-28")]
+    V20260728,
+}
+
+impl ProtocolRevision {
+    /// Returns the revision as the protocol writes it, which sorts like the revisions.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V20241105 => "2024-11-05",
+            Self::V20250326 => "2025-03-26",
+            Self::V20250618 => "2025-06-18",
+            Self::V20251125 => "2025-11-25",
+            Self::V20260728 => "2026-07-28",
+        }
+    }
+}
+
+/// How many clients of one kind are connected, and which revision of the protocol they speak.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct ClientProtocol {
+    /// The client, as it names itself.
+    pub client: String,
+    /// The revision.
+    pub protocol: String,
+    /// The sessions with this client and revision.
+    pub sessions: usize,
+}
+
 /// The status of one server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerStatus {
@@ -139,6 +186,9 @@ pub struct ServerStatus {
     /// The number of published tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<usize>,
+    /// The number of tools with a user interface that clients do not get.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub uis_left_out: u64,
     /// The age of the last known list, if no gateway runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listed_s: Option<u64>,
@@ -202,6 +252,7 @@ impl ServerStatus {
             name,
             state: None,
             tools: None,
+            uis_left_out: 0,
             listed_s: None,
             restarts: 0,
             calls_running: 0,

@@ -37,6 +37,10 @@ pub struct ClientSettings {
     /// `false`: the client shows no forms, even if it claims support.
     #[schemars(example = false)]
     pub elicitation: Option<bool>,
+    /// `true`: the client holds definitions back and searches tools by itself, so that a listed tool costs its model
+    /// only a name. `tool_injection = "auto"` then lists every tool.
+    #[schemars(example = true)]
+    pub tool_search: Option<bool>,
 }
 
 impl ClientSettings {
@@ -50,6 +54,7 @@ impl ClientSettings {
         self.max_result_bytes = newer.max_result_bytes.or(self.max_result_bytes);
         self.max_description = newer.max_description.or(self.max_description);
         self.elicitation = newer.elicitation.or(self.elicitation);
+        self.tool_search = newer.tool_search.or(self.tool_search);
     }
 }
 
@@ -66,6 +71,8 @@ pub struct ClientLimits {
     pub max_instructions: usize,
     /// Whether to send forms if the client claims support.
     pub elicitation: bool,
+    /// Whether the client holds definitions back and searches tools by itself.
+    pub tool_search: bool,
 }
 
 impl Default for ClientLimits {
@@ -76,6 +83,7 @@ impl Default for ClientLimits {
             max_description: usize::MAX,
             max_instructions: MAX_INSTRUCTIONS,
             elicitation: true,
+            tool_search: false,
         }
     }
 }
@@ -98,6 +106,17 @@ pub(super) fn joined(own: BTreeMap<String, ClientSettings>) -> BTreeMap<String, 
 }
 
 impl Config {
+    /// Whether clients under a profile get the tools with a user interface, if they show such interfaces.
+    pub fn shows_ui(&self, profile: Option<&str>) -> bool {
+        let own = profile.and_then(|profile| self.profiles.get(profile)?.ui);
+        own.unwrap_or(self.gateway.ui)
+    }
+
+    /// Whether any client can get tools with a user interface.
+    pub fn has_ui(&self) -> bool {
+        self.gateway.ui || self.profiles.values().any(|profile| profile.ui == Some(true))
+    }
+
     /// Returns the limits of the client with this name (`clientInfo.name`). `[gateway]` takes precedence over
     /// the table. If several entries match, the longest pattern wins.
     pub fn limits(&self, client: &str) -> ClientLimits {
@@ -121,6 +140,7 @@ impl Config {
             max_description: known.max_description.unwrap_or(default.max_description),
             max_instructions: default.max_instructions,
             elicitation: known.elicitation.unwrap_or(default.elicitation),
+            tool_search: known.tool_search.unwrap_or(default.tool_search),
         }
     }
 }
@@ -140,6 +160,8 @@ mod tests {
         assert_eq!(limits("", "who"), ClientLimits::default());
         assert_eq!(limits("", "claude-code").max_result_bytes, 50_000);
         assert!(!limits("", "Zed").elicitation);
+        assert!(limits("", "claude-code").tool_search && !limits("", "cursor").tool_search);
+        assert!(!limits("[clients.codex]\ntool_search = false\n", "codex-mcp-client").tool_search);
         assert_eq!(limits("", "Visual Studio Code - Insiders").soft_deadline, SOFT_DEADLINE);
         assert_eq!(limits("", "codex-mcp-client").max_result_bytes, 40_000);
     }

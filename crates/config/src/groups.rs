@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use nonet_api::tools::{OnChange, Policy, Risk};
+use nonet_api::{
+    status::ProtocolRevision,
+    tools::{OnChange, Policy, Risk},
+};
 use nonet_text::name::ServerName;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -23,9 +26,15 @@ use super::{
 pub struct GatewaySettings {
     /// How tools are shown to clients.
     pub tool_injection: ToolInjection,
+    /// Whether tools with a user interface (MCP Apps) are listed beside the meta-tools for clients that show such
+    /// interfaces.
+    pub ui: bool,
     /// The model's context window in tokens, for `auto`.
     #[schemars(range(min = 1_000, max = 1_000_000_000))]
     pub context_window: u64,
+    /// The oldest revision of the protocol that servers and clients may speak. An older client is refused at its
+    /// handshake; an older server stays down, unless its own `min_protocol` admits it.
+    pub min_protocol: Option<ProtocolRevision>,
     /// Tools to list beside the meta-tools in every mode: names, or patterns on full names (`server.tool`).
     #[schemars(example = json!(["filesystem.read_*"]))]
     pub pinned: Globs,
@@ -185,7 +194,9 @@ impl Default for GatewaySettings {
     fn default() -> Self {
         Self {
             tool_injection: ToolInjection::default(),
+            ui: false,
             context_window: 200_000,
+            min_protocol: None,
             pinned: Globs::default(),
             tokens: Vec::new(),
             priorities: Priorities::default(),
@@ -234,7 +245,9 @@ pub enum ToolInjection {
     Direct,
     /// The nine and every tool with its name and one line.
     CompactDirect,
-    /// The fullest of these modes that uses at most a fifth of the context window.
+    /// Every tool with its schema for clients that hold definitions back and search by themselves
+    /// (`tool_search` in `[clients.NAME]`); for others the fullest of these modes that uses at most a fifth of the
+    /// context window.
     Auto,
 }
 
@@ -278,6 +291,8 @@ pub struct Profile {
     pub pinned: Globs,
     /// How tools are shown, instead of `[gateway]`'s mode.
     pub tool_injection: Option<ToolInjection>,
+    /// Whether tools with a user interface are listed, instead of `[gateway]`'s key.
+    pub ui: Option<bool>,
     /// The context window of this client's model, instead of `[gateway]`'s.
     #[schemars(range(min = 1_000, max = 1_000_000_000), example = 200_000)]
     pub context_window: Option<u64>,

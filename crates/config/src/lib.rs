@@ -408,9 +408,13 @@ impl Assembler<'_> {
         let limits: LimitSettings = self.table("limits");
         let messages = limits.messages();
         let mut servers: BTreeMap<String, servers::ServerTable> = self.entries("servers");
+        let profiles: BTreeMap<String, Profile> = self.entries("profiles");
+        let shows_ui = gateway.ui || profiles.values().any(|profile| profile.ui == Some(true));
         for server in servers.values_mut() {
             server.inherit_env = server.inherit_env.with(&gateway.inherit_env);
             server.sandbox = server.sandbox.take().or_else(|| gateway.sandbox.clone());
+            server.settings.ui = shows_ui;
+            server.settings.min_protocol = server.settings.min_protocol.or(gateway.min_protocol);
         }
         let mut apps: BTreeMap<String, App> = BTreeMap::new();
         for (id, table) in self.entries::<apps::AppTable>("apps") {
@@ -442,7 +446,7 @@ impl Assembler<'_> {
             left_out: BTreeMap::new(),
             left_out_apps: BTreeMap::new(),
             categories: self.entries("categories"),
-            profiles: self.entries("profiles"),
+            profiles,
             policies: self.entries("policies"),
             clients: clients::joined(self.entries("clients")),
             apps,

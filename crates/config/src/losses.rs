@@ -31,6 +31,7 @@ pub fn losses(old: &Config, new: &Config) -> Vec<String> {
         ("on_change", before.on_change > after.on_change),
         ("new_servers", before.new_servers == NewServers::Hold && after.new_servers != NewServers::Hold),
         ("leaks", before.leaks != OnLeak::Off && after.leaks == OnLeak::Off),
+        ("min_protocol", before.min_protocol > after.min_protocol),
     ];
     lost.extend(weaker.iter().filter(|(_, is_weaker)| *is_weaker).map(|(key, _)| format!("`gateway.{key}`")));
     for (name, before) in &old.profiles {
@@ -68,6 +69,12 @@ pub fn losses(old: &Config, new: &Config) -> Vec<String> {
             let is_own = before.on_change.is_some() || after.on_change.is_some();
             if is_own && change_of(before, old.gateway.on_change) > change_of(after, new.gateway.on_change) {
                 lost.push(format!("`{key}.on_change`"));
+            }
+            let is_lower = before.min_protocol > after.min_protocol;
+            let is_gateways = before.min_protocol == old.gateway.min_protocol
+                && after.min_protocol == new.gateway.min_protocol;
+            if is_lower && !is_gateways {
+                lost.push(format!("`{key}.min_protocol`"));
             }
             let leaks = |server: &ServerSettings, gateway| server.leaks.unwrap_or(gateway);
             let is_own = before.leaks.is_some() || after.leaks.is_some();

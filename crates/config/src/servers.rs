@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use nonet_api::tools::{OnChange, Policy, Risk};
+use nonet_api::{
+    status::ProtocolRevision,
+    tools::{OnChange, Policy, Risk},
+};
 use nonet_wire::Limits;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -68,6 +71,8 @@ pub struct ServerSettings {
     pub prompts_risk: Risk,
     /// What happens when the server changes a definition that was trusted, instead of `[gateway]`'s.
     pub on_change: Option<OnChange>,
+    /// The oldest revision of the protocol that the server may speak, instead of `[gateway]`'s.
+    pub min_protocol: Option<ProtocolRevision>,
     /// Who can approve calls of its tools, instead of `[gateway]`'s.
     pub approve_by: Option<ApproveBy>,
     /// `true`: calls that may change something may run concurrently.
@@ -127,6 +132,9 @@ pub struct ServerSettings {
     /// The size limits of its messages.
     #[serde(skip)]
     pub limits: Limits,
+    /// Whether the server is told that its user interfaces are shown.
+    #[serde(skip)]
+    pub ui: bool,
 }
 
 fn yes() -> bool {

@@ -372,6 +372,7 @@ impl Apps {
                 timeout: Some(app.timeout),
                 background: app.handing.background,
                 select: app.handing.select.clone(),
+                of_ui: false,
                 verbatim: false,
             }));
             ready(Err(self.asking.questions.hold(caller, asked, held).into())).boxed()

@@ -66,7 +66,10 @@ impl Calls {
         let begun = self.observing.begin(caller, &request.name, &request.params);
         request.select = select::given(request.select);
         let found = match self.checked_filter(request.select.as_deref()).await {
-            Ok(()) => self.find_tool(caller, &request.name).await,
+            Ok(()) => match self.ui_tool(caller, &request) {
+                Some(found) => found,
+                None => self.find_tool(caller, &request.name).await,
+            },
             Err(fault) => Err(fault),
         };
         if let Ok((_, tool)) = &found
@@ -79,7 +82,7 @@ impl Calls {
             // Boxed, as other rare ways are: the future of every call is as large as its largest part.
             return Box::pin(self.execute_app(caller, tool, request)).await.map(CallResult::from);
         }
-        let CallRequest { timeout, background, verbatim, .. } = request;
+        let CallRequest { timeout, background, verbatim, of_ui, .. } = request;
         let found = found.map_err(|fault| {
             let fault = with_the_call_meant(fault, &request.name, &request.params);
             with_the_near_call(&Gate::of(&self.publisher, &caller.session), fault, &request.params)
@@ -96,7 +99,7 @@ impl Calls {
         let is_code = found.as_ref().is_ok_and(|(_, tool)| builtin::takes_code(tool));
         let asks = |asked: ApprovalRequest, select| {
             let (name, params) = (asked.approval.tool().into(), asked.written.clone());
-            let held = CallRequest { name, params, timeout, background, select, verbatim };
+            let held = CallRequest { name, params, timeout, background, select, verbatim, of_ui };
             let held = HeldCall::Tool(Box::new(held));
             ready(Err(self.asking.questions.hold(caller, asked, held).into())).boxed()
         };
@@ -134,6 +137,16 @@ impl Calls {
         }
     }
 
+    /// Returns the tool that a user interface means, if the call may come from one.
+    fn ui_tool(&self, caller: &Caller, request: &CallRequest) -> Option<Result<(Gate, Arc<Tool>), Fault>> {
+        if !request.of_ui {
+            return None;
+        }
+        let gate = Gate::of(&self.publisher, &caller.session);
+        let found = gate.ui_tool(&request.name)?;
+        Some(found.map(|tool| (gate, tool)))
+    }
+
     /// Turns a call that has ended into the answer of its client: filtered, within the budget, with notices.
     async fn answer(
         &self,
@@ -143,6 +156,7 @@ impl Calls {
         went_on: &AtomicBool,
     ) -> CallResult {
         let RecordedCall { tool, made, bytes_out, repaired, select, beside, .. } = ended;
+        let called = made.fault.is_none().then_some(&tool).and_then(|tool| tool.called());
         let mut notes: Vec<Value> = repair_note(&tool, &repaired).into_iter().chain(beside).collect();
         let (result, size, note) = self.filtered(own, made.result, bytes_out, select.as_deref()).await;
         notes.extend(
@@ -173,6 +187,7 @@ impl Calls {
             notes.into_iter().for_each(|note| own.session.notify(note));
             return result;
         }
+        called.into_iter().for_each(|called| result.add_meta(called));
         notes.iter_mut().for_each(clean_all);
         if !notes.is_empty() {
             result.push_notices(&notes);

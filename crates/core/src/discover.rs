@@ -24,16 +24,14 @@ use nonet_text::{
 };
 use serde_json::{Value, json};
 
-use super::{give_way, learn};
+use super::learn;
 use crate::{find::Find, gate::Gate, ties::Ties};
 use nonet_state::{
+    give_way,
     session::{Caller, Session},
     snapshot::{ProfileView, Snapshot},
 };
 
-/// One of Nonet's own tools is near the query from this score on. Measured with thirty tasks against thirty
-/// servers (docs/tasks.md): tasks that no server could do scored at most 0.40.
-pub(super) const NEAR: f32 = 0.45;
 /// The share of the first hit's score that a hit of another server needs to replace a hit of the same server.
 const SPREAD: f32 = 0.75;
 /// Hits below this share of the first hit's score are dropped if confidence is high and the client set no

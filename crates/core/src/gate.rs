@@ -412,7 +412,7 @@ impl Gate {
         if name::META_TOOLS.contains(&name) {
             return Err(not_by_name(name));
         }
-        let allows = |tool: &Tool| self.allows(tool);
+        let allows = |tool: &Tool| !tool.is_for_apps_only() && self.allows(tool);
         let is_there = |server: &str| !self.is_foreign(server);
         let knows = |server: &str| self.knows(server);
         let sight =
@@ -426,8 +426,43 @@ impl Gate {
         }
         match self.verdict(tool) {
             PolicyVerdict::Deny(rule) => Err(forbidden(tool, &rule)),
+            _ if tool.is_for_apps_only() => Err(forbidden(
+                tool,
+                "the server lets only its user interface call it (`_meta.ui.visibility`)",
+            )),
             _ => Ok(tool.clone()),
         }
+    }
+
+    /// Returns the tool that a user interface means by a name. It knows the tools of its server by their own names,
+    /// and the call does not say which interface it comes from: so of the servers that have interfaces, only one may
+    /// have such a tool. None if no interface may call a tool of this name.
+    pub fn ui_tool(&self, name: &str) -> Option<Result<Arc<Tool>, Fault>> {
+        let may_call = |tool: &Tool| {
+            tool.ui.as_ref().is_none_or(|ui| ui.for_apps) && tool.blocked.is_none() && self.allows(tool)
+        };
+        if let Some(listed) = self.catalog().by_wire(name) {
+            return (listed.ui.is_some() && may_call(listed)).then(|| Ok(listed.clone()));
+        }
+        let has_ui =
+            |tool: &Tool| self.catalog().servers().get(&tool.server).is_some_and(|entry| entry.uis > 0);
+        let named =
+            self.catalog().by_bare_name(name).filter(|tool| &*tool.name == name || &*tool.own == name);
+        let meant: Vec<&Arc<Tool>> = named.filter(|tool| has_ui(tool) && may_call(tool)).collect();
+        match &meant[..] {
+            [] => None,
+            [one] => Some(Ok((*one).clone())),
+            many => {
+                let fulls: Vec<&Arc<str>> = many.iter().map(|tool| &tool.full).collect();
+                Some(Err(self.catalog().ambiguous(name, &fulls)))
+            }
+        }
+    }
+
+    /// Returns the tools that belong to user interfaces and that the caller may use, those that only interfaces call
+    /// included.
+    pub fn tools_with_ui(&self) -> impl Iterator<Item = &Arc<Tool>> {
+        self.catalog().with_ui().filter(|tool| self.allows(tool))
     }
 
     /// Resolves a name to a meta-tool, in any spelling, unless it names a server and one of its tools.

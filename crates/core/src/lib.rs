@@ -14,10 +14,10 @@ pub mod call;
 mod calls;
 mod categories;
 mod discover;
+mod edits;
 mod errands;
 mod find;
 mod gate;
-mod give_way;
 mod graph;
 mod guides;
 pub mod inquiry;
@@ -39,7 +39,6 @@ mod skills;
 pub mod status;
 mod ties;
 mod trusting;
-mod trying;
 mod unmatched;
 pub mod user_work;
 mod watching;
@@ -95,7 +94,6 @@ pub use observing::Observing;
 pub use prompts_resources::{FollowedResource, ListPage};
 use reload::Texts;
 pub use skills::SkillArguments;
-pub use trying::{ServerTrial, TrialResult};
 
 /// Start options beside the configuration.
 #[derive(Default)]

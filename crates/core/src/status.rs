@@ -3,15 +3,19 @@
 
 use std::sync::Arc;
 
-use nonet_api::status::{
-    GatewayStatus, LiveStatus, MeanTimes, SearchStatus, ServerState, ServerStatus, ToolMark,
+use nonet_api::{
+    notice::Notice,
+    status::{GatewayStatus, LiveStatus, MeanTimes, SearchStatus, ServerState, ServerStatus, ToolMark},
 };
 use nonet_base::clock::millis;
 use nonet_servers::downstream::{Connection, ConnectionState, Remedy, likely_cause};
 
 use super::Gateway;
 use crate::gate::Gate;
-use nonet_state::{placing::runs_at, session::Caller};
+use nonet_state::{
+    placing::runs_at,
+    session::{Caller, Session},
+};
 
 /// How many marked tools of one server the live page shows.
 const MOST_MARKED: usize = 20;
@@ -88,6 +92,17 @@ impl Gateway {
         self.status_for(&Caller::default(), StatusView::Live)
     }
 
+    /// Tells the session of a client that shows user interfaces, once, that it gets none.
+    pub fn tell_of_ui(&self, gate: &Gate, session: &Session) {
+        let with_ui =
+            gate.catalog().servers().iter().filter(|(name, entry)| entry.uis > 0 && gate.sees(name));
+        let servers: Vec<String> = with_ui.map(|(name, _)| name.to_string()).take(MOST_MARKED).collect();
+        if !servers.is_empty() && session.hears_of_ui() {
+            let hint = "This client could show the user interfaces of these servers' tools. The user can write `ui = true` into [gateway] of servers.toml.";
+            session.notify(Notice::UiLeftOut { servers, hint: hint.into() });
+        }
+    }
+
     /// Checks all definitions once, on a thread for blocking work: thousands take a while.
     pub async fn look_at_definitions(&self) {
         let snapshot = self.publisher.snapshot();
@@ -104,7 +119,9 @@ impl Gateway {
             .iter()
             .filter(|(name, _)| gate.sees(name) || is_live && world.owners.contains_key(*name));
         let status = |(name, connection): (&Arc<str>, &Arc<Connection>)| {
+            let entry = gate.catalog().servers().get(name).filter(|_| !gate.config().has_ui());
             let mut status = ServerStatus {
+                uis_left_out: entry.map_or(0, |entry| entry.uis as u64),
                 tools: Some(gate.catalog().servers().get(name).map_or(0, |entry| entry.tools.len())),
                 restarts: self.observing.metrics.restarts(name),
                 runs_at: runs_at(self.keeping.cluster.as_deref(), connection),
@@ -193,6 +210,10 @@ impl Gateway {
             cluster: self.keeping.store.shared().filter(|_| profile.is_none()),
             latency: self.observing.metrics.latency(),
             mean_us: self.observing.metrics.mean_us().map(|(gateway, server)| MeanTimes { gateway, server }),
+            protocols: match profile {
+                None => self.sessions.protocols(),
+                Some(_) => Vec::new(),
+            },
             kept: None,
         }
     }

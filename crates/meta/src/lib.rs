@@ -93,7 +93,9 @@ pub async fn call(
         }
         None => {
             let params = Value::Object(arguments);
-            let request = CallRequest { name: name.into(), params, verbatim, ..CallRequest::default() };
+            let of_ui = caller.shows_ui;
+            let request =
+                CallRequest { name: name.into(), params, verbatim, of_ui, ..CallRequest::default() };
             gateway.calls.execute(caller, request).await
         }
     };

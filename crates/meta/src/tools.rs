@@ -182,6 +182,7 @@ fn execute_request(call: &mut MetaCall<'_>) -> Result<CallRequest, Fault> {
         timeout: wanted.timeout_ms.map(|ms| Duration::from_millis(ms.max(1))),
         background: wanted.background,
         select: wanted.select,
+        of_ui: false,
         verbatim: false,
     })
 }

@@ -1,10 +1,13 @@
 //! The content of `tools/list`: the nine, and the tools that the configuration adds.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
-use nonet_base::text::clip;
+use nonet_base::{json::set_member, text::clip};
 use nonet_config::{ClientLimits, Expose, ToolInjection};
-use nonet_servers::catalog::Tool;
+use nonet_servers::catalog::{Tool, set_ui_uri};
 use nonet_text::results::json_len;
 use serde_json::{Map, Value, json};
 
@@ -13,20 +16,23 @@ use nonet_core::Gate;
 
 /// The share of the context window that tool definitions may take, as a divisor: 20 %.
 const BUDGET_DIVISOR: u64 = 5;
+/// The tokens of a tool of which a client that searches by itself loads only the name, `mcp__nonet__server__tool`.
+const NAME_TOKENS: u64 = 20;
 /// The tokens of a tool listed by name and one line.
 const COMPACT_TOKENS: u64 = 30;
 
 /// Returns the definitions in this session's `tools/list`: those of verbatim servers unchanged, the nine,
 /// then others by wire name. Nonet's own tools, skills and apps are found by search, so only pinned ones are
 /// listed. Descriptions of the others are shortened where `limits` says that the client would cut them, and
-/// say so.
-pub fn listed_tools(gate: &Gate, limits: &ClientLimits) -> Vec<Value> {
+/// say so. With `shows_ui`, tools that belong to user interfaces follow.
+pub fn listed_tools(gate: &Gate, limits: &ClientLimits, shows_ui: bool) -> Vec<Value> {
     let gateway = &gate.config().gateway;
     let profile = gate.profile();
     let (seen, own_entries): (Vec<_>, Vec<_>) = gate.tools().partition(|tool| tool.is_of_server());
     let own = profile.and_then(|profile| profile.tool_injection);
     let window = profile.and_then(|profile| profile.context_window).unwrap_or(gateway.context_window);
     let mode = match own.unwrap_or(gateway.tool_injection) {
+        ToolInjection::Auto if limits.tool_search => choose_for_search(seen.len() as u64, window),
         ToolInjection::Auto => choose(seen.iter().map(|tool| json_len(&tool.listed)), window),
         mode => mode,
     };
@@ -51,7 +57,39 @@ pub fn listed_tools(gate: &Gate, limits: &ClientLimits) -> Vec<Value> {
     }
     let pinned_entries = own_entries.into_iter().filter(|entry| is_pinned(entry));
     listed.extend(pinned_entries.map(|entry| direct(entry, limits)));
+    if shows_ui {
+        add_ui(&mut listed, gate, limits);
+    }
     listed
+}
+
+/// Adds the tools that belong to user interfaces, with URIs that lead to their servers. A tool that only interfaces
+/// call has its own name, by which its interface calls it, if no other listed tool has the name.
+fn add_ui(listed: &mut Vec<Value>, gate: &Gate, limits: &ClientLimits) {
+    let name_of = |definition: &Value| definition["name"].as_str().unwrap_or_default().to_owned();
+    let mut names: HashMap<String, usize> =
+        listed.iter().enumerate().map(|(at, definition)| (name_of(definition), at)).collect();
+    let tools: Vec<&Arc<Tool>> = gate.tools_with_ui().filter(|tool| !tool.verbatim).collect();
+    let mut own = HashMap::<&str, usize>::new();
+    for tool in tools.iter().filter(|tool| tool.is_for_apps_only()) {
+        *own.entry(&tool.own).or_default() += 1;
+    }
+    for tool in tools {
+        let is_own = tool.is_for_apps_only() && own[&*tool.own] == 1 && !names.contains_key(&*tool.own);
+        let name = if is_own { &tool.own } else { &tool.wire };
+        let at = *names.entry(name.to_string()).or_insert_with(|| {
+            let mut definition = direct(tool, limits);
+            set_member(&mut definition, "name", &**name);
+            listed.push(definition);
+            listed.len() - 1
+        });
+        if let (Some(uri), Some(definition)) = (tool.ui_resource(), listed.get_mut(at)) {
+            let shown = gate.catalog().passed().ui_uri(&tool.server, uri);
+            if shown != uri {
+                set_ui_uri(definition, &shown);
+            }
+        }
+    }
 }
 
 /// Returns the schema of a verbatim tool whose params are repeated in HTTP headers, which have to match the
@@ -65,10 +103,11 @@ pub fn mirrored_schema(gate: &Gate, name: &str) -> Option<Map<String, Value>> {
 pub fn list_can_change(gate: &Gate) -> bool {
     let gateway = &gate.config().gateway;
     let profile = gate.profile();
+    let shows_ui = profile.and_then(|profile| profile.ui).unwrap_or(gateway.ui);
     let mode = profile.and_then(|profile| profile.tool_injection).unwrap_or(gateway.tool_injection);
     let pinned = !gateway.pinned.is_empty() || profile.is_some_and(|p| !p.pinned.is_empty());
     let verbatim = gate.config().servers.values().any(|s| s.enabled && s.expose == Expose::Verbatim);
-    mode != ToolInjection::Discovery || pinned || verbatim
+    mode != ToolInjection::Discovery || pinned || verbatim || shows_ui
 }
 
 /// Returns the mode whose cost fits into a fifth of the window, at four bytes per token.
@@ -82,6 +121,15 @@ fn choose(sizes: impl ExactSizeIterator<Item = usize>, window: u64) -> ToolInjec
         ToolInjection::CompactDirect
     } else {
         ToolInjection::Discovery
+    }
+}
+
+/// Returns the mode for a client that searches tools by itself: every tool, if the names fit into a fifth of the
+/// window.
+fn choose_for_search(tools: u64, window: u64) -> ToolInjection {
+    match tools * NAME_TOKENS <= window / BUDGET_DIVISOR {
+        true => ToolInjection::Direct,
+        false => ToolInjection::Discovery,
     }
 }
 
@@ -122,6 +170,19 @@ fn compact(tool: &Tool) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn auto_lists_everything_for_a_client_that_searches_by_itself() {
+        for (tools, window, expected) in [
+            (0, 8_000, ToolInjection::Direct),
+            (80, 8_000, ToolInjection::Direct),
+            (81, 8_000, ToolInjection::Discovery),
+            (2_000, 200_000, ToolInjection::Direct),
+            (2_001, 200_000, ToolInjection::Discovery),
+        ] {
+            assert_eq!(choose_for_search(tools, window), expected, "{tools} in {window}");
+        }
+    }
 
     #[test]
     fn auto_takes_the_richest_list_that_fits_a_fifth_of_the_window() {

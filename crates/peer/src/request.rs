@@ -234,6 +234,22 @@ impl RequestContext {
         }
     }
 
+    /// Returns the version of the protocol that the client speaks, once that is known.
+    pub fn protocol_version(&self) -> Option<ProtocolVersion> {
+        let told = self.meta.protocol_version();
+        told.or_else(|| Some(self.way.peer.info()?.protocol_version.clone()))
+    }
+
+    /// Whether the client declares an extension: in this request, else in its handshake.
+    pub fn declares(&self, extension: &str) -> bool {
+        if let Some(told) = self.meta.0.0.get("io.modelcontextprotocol/clientCapabilities") {
+            return told.get("extensions").is_some_and(|extensions| extensions.get(extension).is_some());
+        }
+        let info = self.way.peer.info();
+        let extensions = info.as_ref().and_then(|info| info.capabilities.extensions.as_ref());
+        extensions.is_some_and(|extensions| extensions.contains_key(extension))
+    }
+
     /// Returns what the client can do: as this request says, else as its handshake said.
     pub fn client_capabilities(&self) -> Option<ClientCapabilities> {
         let told = self.meta.client_capabilities();

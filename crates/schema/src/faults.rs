@@ -192,6 +192,13 @@ impl Inner {
     }
 }
 
+/// Returns a fault of any value: its place, and what is wrong there.
+pub(super) fn told(error: &ValidationError<'_>) -> String {
+    let path = error.instance_path().to_string();
+    let value = clip(&error.instance().to_string(), MAX_VALUE);
+    clip(&format!("{}: {}", clip(&path, MAX_VALUE), error.masked_with(value)), MAX_MESSAGE)
+}
+
 /// Whether a value is or has a placeholder.
 fn has_placeholder(value: &Value) -> bool {
     match value {

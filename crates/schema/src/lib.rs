@@ -179,6 +179,16 @@ impl Schema {
         }
     }
 
+    /// Returns the first fault of a value that does not fit, with its JSON Pointer. A schema of unknown cost is not
+    /// asked.
+    pub fn first_fault(&self, value: &Value) -> Option<String> {
+        let Ok(CompiledSchema { validator, cost: CheckCost::Simple(_), .. }) = self.compiled() else {
+            return None;
+        };
+        let error = validator.iter_errors(value).next()?;
+        Some(faults::told(&error))
+    }
+
     /// Reads params as a caller sent them.
     ///
     /// # Errors

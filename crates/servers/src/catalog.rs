@@ -29,7 +29,12 @@ use nonet_text::{
 };
 use serde_json::Value;
 
-pub use self::{build::own_name, marks::mark, resolve::CatalogView, tool::Tool};
+pub use self::{
+    build::own_name,
+    marks::mark,
+    resolve::CatalogView,
+    tool::{MOST_COMPARED, Tool, ToolUi, set_ui_uri},
+};
 use self::{
     build::{ToolNamePair, build, renames},
     changes::{FullNames, Tools, Uses, used_by, with},
@@ -129,6 +134,8 @@ pub struct ServerEntry {
     pub tools: Vec<Arc<str>>,
     /// How many of its tools the configuration hides.
     pub kept_out: usize,
+    /// How many of its visible tools have a user interface.
+    pub uis: usize,
     /// The session that the server belongs to, if any.
     pub session: Option<u64>,
     /// Its prompts, resources and the rest, verbatim.
@@ -168,6 +175,8 @@ struct CatalogPart {
     source: CatalogSource,
     /// Its tools, each name once.
     tools: Vec<Arc<Tool>>,
+    /// The URIs of their user interfaces.
+    uis: Vec<Arc<str>>,
     /// Its entry, if no other server has one of its full names.
     entry: Arc<ServerEntry>,
 }
@@ -227,16 +236,18 @@ impl CatalogPart {
             ..ServerEntry::default()
         };
         let entry = Arc::new(entry.with_tools(&tools));
-        Arc::new(CatalogPart { source, tools, entry })
+        let uis = tools.iter().filter_map(|tool| tool.ui_resource().map(Arc::from)).collect();
+        Arc::new(CatalogPart { source, tools, uis, entry })
     }
 }
 
 impl ServerEntry {
     fn with_tools<'a>(self, tools: impl IntoIterator<Item = &'a Arc<Tool>>) -> ServerEntry {
         let (visible, blocked): (Vec<_>, Vec<_>) = tools.into_iter().partition(|tool| tool.blocked.is_none());
+        let uis = visible.iter().filter(|tool| tool.ui_resource().is_some()).count();
         let mut tools: Vec<Arc<str>> = visible.into_iter().map(|tool| tool.full.clone()).collect();
         tools.sort();
-        ServerEntry { tools, kept_out: blocked.len(), ..self }
+        ServerEntry { tools, kept_out: blocked.len(), uis, ..self }
     }
 }
 
@@ -354,14 +365,15 @@ impl Catalog {
         names: &Namespaces,
     ) -> Arc<PromptsResources> {
         let offers = || {
-            let parts = parts.iter().map(|(server, part)| (server, &part.source.listing, &part.entry));
-            parts.map(|(server, listing, entry)| ServerOffer {
+            let listed = parts.iter().map(|(server, part)| (server, &part.source.listing, &part.entry));
+            listed.map(|(server, listing, entry)| ServerOffer {
                 server,
                 verbatim: entry.verbatim,
                 session: entry.session,
                 prompts: &listing.prompts,
                 resources: &listing.resources,
                 templates: &listing.templates,
+                uis: &parts[server].uis,
             })
         };
         let same = |(one, other): (&Arc<CatalogPart>, &Arc<CatalogPart>)| {
@@ -369,7 +381,8 @@ impl Catalog {
             a.server == b.server
                 && one.entry.verbatim == other.entry.verbatim
                 && one.entry.session == other.entry.session
-                && (Arc::ptr_eq(&a.listing, &b.listing) || a.listing.offers_the_same(&b.listing))
+                && (Arc::ptr_eq(&a.listing, &b.listing)
+                    || a.listing.offers_the_same(&b.listing) && one.uis == other.uis)
         };
         let is_same = *self.names == *names
             && self.parts.len() == parts.len()
@@ -457,9 +470,20 @@ impl Catalog {
         self.tools.values()
     }
 
-    /// Returns the visible tools, by full name.
+    /// Returns the tools that models may see, by full name.
     pub fn visible(&self) -> impl Iterator<Item = &Arc<Tool>> {
-        self.tools.values().filter(|tool| tool.blocked.is_none())
+        self.tools.values().filter(|tool| tool.blocked.is_none() && !tool.is_for_apps_only())
+    }
+
+    /// Returns the tools that belong to user interfaces, by full name.
+    pub fn with_ui(&self) -> impl Iterator<Item = &Arc<Tool>> {
+        self.tools.values().filter(|tool| tool.blocked.is_none() && tool.ui.is_some())
+    }
+
+    /// Returns the tools with this name at their servers, in any spelling.
+    pub fn by_bare_name(&self, name: &str) -> impl Iterator<Item = &Arc<Tool>> {
+        let fulls = self.by_bare.get(&*name::fold(name)).map(|fulls| fulls.iter());
+        fulls.into_iter().flatten().filter_map(|full| self.tools.get(full))
     }
 
     /// Returns every server with its description and tools, by name.

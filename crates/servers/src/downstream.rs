@@ -82,6 +82,7 @@ pub use self::{
     breaker::{BreakerNews, BreakerRefusal},
     child::missing_launcher,
     environment::{is_own_variable, is_usual, named_variables},
+    handshake::UI_EXTENSION,
     likely_cause::likely_cause,
     placement::{Placements, ProgramHolder, ProgramPlace, ProgramPlacement, RelayedCall},
     program::run_program,
@@ -338,6 +339,8 @@ impl Connection {
             && own.placement == other.placement
             && own.limits == other.limits
             && own.credentials == other.credentials
+            && own.min_protocol == other.min_protocol
+            && own.ui == other.ui
     }
 
     /// Returns the token that is cancelled when the server is no longer wanted.
@@ -449,6 +452,11 @@ impl Connection {
     /// Returns the current state.
     pub fn state(&self) -> ConnectionState {
         self.state.borrow().clone()
+    }
+
+    /// Whether it waits for a sign-in.
+    pub fn needs_sign_in(&self) -> bool {
+        matches!(*self.state.borrow(), ConnectionState::AuthRequired { .. })
     }
 
     /// Returns a receiver of the states.

@@ -6,6 +6,7 @@
 //! verbatim keeps its own name, unless another server owns that name or several servers use it.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
@@ -20,6 +21,8 @@ use serde_json::Value;
 
 /// The scheme of URIs that name their server.
 const SCHEME: &str = "nonet://";
+/// The same for user interfaces, whose URIs hosts know by their scheme.
+const UI_SCHEME: &str = "ui://nonet/";
 /// The longest template that is matched, in bytes; a longer one is listed but never matches.
 const MAX_TEMPLATE: usize = 1_000;
 
@@ -58,6 +61,8 @@ pub struct ServerOffer<'a> {
     pub resources: &'a [Value],
     /// Its resource templates.
     pub templates: &'a [Value],
+    /// The URIs of its tools' user interfaces, which it need not list as resources.
+    pub uis: &'a [Arc<str>],
 }
 
 /// Why a URI leads to a server.
@@ -135,6 +140,14 @@ impl PromptsResources {
         }
         for entry in &passed.resources {
             passed.owners.entry(entry.own.clone()).or_default().push(entry.server.clone());
+        }
+        for offer in offers.filter(|offer| offer.session.is_none()) {
+            for uri in offer.uis {
+                let owners = passed.owners.entry(uri.to_string()).or_default();
+                if !owners.contains(offer.server) {
+                    owners.push(offer.server.clone());
+                }
+            }
         }
         passed.patterns = passed
             .templates
@@ -262,6 +275,14 @@ impl PromptsResources {
             || self.patterns.iter().any(|(pattern, of)| **of == *server && pattern.is_match(uri))
     }
 
+    /// Returns the URI under which clients read a user interface of a server: its own if it leads to this server only.
+    pub fn ui_uri<'u>(&self, server: &str, uri: &'u str) -> Cow<'u, str> {
+        match self.is_sole(server, uri) {
+            true => Cow::Borrowed(uri),
+            false => Cow::Owned(format!("{UI_SCHEME}{server}/{uri}")),
+        }
+    }
+
     /// Returns whether a URI by itself always leads to this server, for every reader.
     pub fn is_sole(&self, server: &str, uri: &str) -> bool {
         matches!(self.owners.get(uri).map(Vec::as_slice), Some([owner]) if **owner == *server)
@@ -329,7 +350,8 @@ impl PromptsResources {
 
 /// Returns the server and the rest of a URI that names its server.
 pub fn split_named(uri: &str) -> Option<(&str, &str)> {
-    uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/'))
+    let rest = uri.strip_prefix(SCHEME).or_else(|| uri.strip_prefix(UI_SCHEME))?;
+    rest.split_once('/')
 }
 
 fn only_seen(mut servers: Vec<Arc<str>>, seen: &dyn Fn(&str) -> bool) -> Vec<Arc<str>> {
@@ -400,6 +422,7 @@ mod tests {
                     prompts: &prompts,
                     resources: &own,
                     templates: &[],
+                    uis: &[],
                 },
                 ServerOffer {
                     server: &web,
@@ -408,6 +431,7 @@ mod tests {
                     prompts: &[],
                     resources: &other,
                     templates: &templates,
+                    uis: &[],
                 },
             ]
             .into_iter(),
@@ -426,6 +450,7 @@ mod tests {
             prompts: &[],
             resources: &shared,
             templates: &[],
+            uis: &[],
         };
         let passed = PromptsResources::new([offer(&docs, None), offer(&own, Some(7))].into_iter(), &names());
         let uris: Vec<&Value> = passed.resources().iter().map(|entry| &entry.shown["uri"]).collect();
@@ -456,6 +481,7 @@ mod tests {
             prompts,
             resources: &shared,
             templates: &[],
+            uis: &[],
         };
         let passed = PromptsResources::new(
             [offer(&c, true, &more[..]), offer(&a, false, &prompts[..]), offer(&b, true, &mine[..])]

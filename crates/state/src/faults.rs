@@ -59,6 +59,7 @@ pub fn not_ready(server: &str, state: ConnectionState) -> Fault {
                 .retry_after(wait.max(Duration::from_millis(500)))
         }
         ConnectionState::AuthRequired { error, remedy } => {
+            let sign_in = matches!(remedy, Remedy::Login(_)).then(|| server.into());
             let text = match remedy {
                 Remedy::Login(login) => {
                     let more = if login.contains(" --scope ") { " with more scopes" } else { "" };
@@ -78,7 +79,7 @@ pub fn not_ready(server: &str, state: ConnectionState) -> Fault {
                     "`{server}` requires sign-in ({error}). The user must put valid credentials into `headers` of [servers.{server}]; Nonet reloads the changed file at once."
                 ),
             };
-            Fault::new(FaultCode::AuthRequired, text)
+            Fault { sign_in, ..Fault::new(FaultCode::AuthRequired, text) }
         }
         ConnectionState::Stopped | ConnectionState::Ready { .. } => Fault::new(
             FaultCode::ServerDown,

@@ -2,11 +2,13 @@
 //! what they offer, the questions to the user, and the notices that wait for clients. The operations that make
 //! calls are in `nonet-core`.
 
+pub mod added_servers;
 mod approving;
 pub mod asking;
 pub mod conditions;
 pub mod faults;
 pub mod feed;
+pub mod give_way;
 pub mod grants;
 pub mod known_secrets;
 pub mod last_seen;
@@ -28,6 +30,7 @@ pub mod sessions;
 pub mod signing_in;
 pub mod snapshot;
 pub mod trust;
+pub mod trying;
 pub mod unmatched;
 pub mod waiting_room;
 pub mod world;

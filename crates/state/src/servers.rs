@@ -7,7 +7,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use dashmap::DashSet;
+use dashmap::{DashMap, DashSet};
 use nonet_api::notice::WorldChanges;
 use nonet_auth::Person;
 use nonet_config::{Config, ServerCredentials, ServerScope, ServerSettings};
@@ -22,6 +22,7 @@ use crate::{
     known_secrets::secrets_of,
     personal::PersonalConnections,
     session::Caller,
+    signing_in::OpenSignIn,
     unmatched::ReportedUnmatched,
     world::{Connections, Transition, World},
 };
@@ -76,6 +77,8 @@ pub struct Servers {
     started: watch::Sender<bool>,
     /// Signals each new configuration.
     reloads: watch::Sender<()>,
+    /// Sign-ins that answers gave the links of, by server.
+    pub(crate) sign_ins: DashMap<Box<str>, Arc<tokio::sync::Mutex<Option<OpenSignIn>>>>,
     /// Held while the world is replaced.
     replacing: Mutex<()>,
     /// Sessions' servers that are being written to the file.
@@ -113,6 +116,7 @@ impl Servers {
             around,
             started: watch::Sender::new(false),
             reloads: watch::Sender::new(()),
+            sign_ins: DashMap::new(),
             replacing: Mutex::default(),
             persisting: DashSet::default(),
             log_levels: Mutex::default(),

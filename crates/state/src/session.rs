@@ -46,7 +46,8 @@ pub struct Session {
     pub owner: Owner,
     /// The account whose quotas it uses.
     pub account: Arc<Account>,
-    client: OnceLock<Box<str>>,
+    /// Its client, and the revision of the protocol that the client speaks.
+    client: OnceLock<(Box<str>, Box<str>)>,
     /// Its undelivered notices.
     pub mailbox: Mailbox,
     /// Tools that the user allowed for the rest of the session.
@@ -55,6 +56,10 @@ pub struct Session {
     loaded: Mutex<HashSet<Arc<str>>>,
     /// Servers whose instructions it has received.
     instructed: Mutex<HashSet<Arc<str>>>,
+    /// Tools whose answers do not fit their output schemas, as it was told.
+    misfits: Mutex<HashSet<Arc<str>>>,
+    /// Whether it was told that it gets no user interfaces.
+    has_heard_of_ui: AtomicBool,
     /// Whether it has received a list of tools.
     has_list: AtomicBool,
     /// The graphs of calls that it keeps, by name.
@@ -236,14 +241,19 @@ impl Session {
         self.of_client().added.get_or_init(guard);
     }
 
-    /// Records the client's name, as the client states it.
-    pub fn is_of(&self, client: &str) {
-        let _ = self.client.set(client.into());
+    /// Records the client's name, as the client states it, and the revision of the protocol that it speaks.
+    pub fn is_of(&self, client: &str, protocol: &str) {
+        let _ = self.client.set((client.into(), protocol.into()));
     }
 
     /// Returns the client, once it has called.
     pub fn client(&self) -> Option<&str> {
-        self.client.get().map(|client| &**client)
+        self.client.get().map(|(client, _)| &**client)
+    }
+
+    /// Returns the client, once it has called, with the revision of the protocol that it speaks.
+    pub fn client_and_protocol(&self) -> Option<(&str, &str)> {
+        self.client.get().map(|(client, protocol)| (&**client, &**protocol))
     }
 
     /// Records that the user allows every call of a tool with this definition for the rest of the session.
@@ -342,6 +352,21 @@ impl Session {
         }
     }
 
+    /// Whether it was told that the answers of a tool do not fit its output schema.
+    pub fn knows_of_output(&self, tool: &str) -> bool {
+        self.misfits.lock().contains(tool)
+    }
+
+    /// Notes that it is told so.
+    pub fn tell_of_output(&self, tool: &Arc<str>) {
+        self.misfits.lock().insert(tool.clone());
+    }
+
+    /// Whether it is to be told now that it gets no user interfaces. True once.
+    pub fn hears_of_ui(&self) -> bool {
+        !self.has_heard_of_ui.swap(true, Ordering::Relaxed)
+    }
+
     /// Returns the loaded tools.
     pub fn loaded(&self) -> Vec<Arc<str>> {
         self.loaded.lock().iter().cloned().collect()
@@ -437,6 +462,8 @@ pub struct Caller {
     pub token: Option<KnownToken>,
     /// The person who signed in, as the token of the request describes them.
     pub person: Option<Arc<Person>>,
+    /// Whether its client shows user interfaces, and the configuration gives it tools that have some.
+    pub shows_ui: bool,
     /// Whether it is a client of this machine's user, over stdio or the socket of the shared gateway.
     pub local: bool,
     /// The channel for questions from servers and from Nonet while the request is open.

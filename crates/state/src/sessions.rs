@@ -1,8 +1,12 @@
 //! The open sessions, and notices to all of them.
 
-use std::sync::{Arc, Weak};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
 
 use dashmap::DashMap;
+use nonet_api::status::ClientProtocol;
 use nonet_auth::Person;
 use nonet_parts::{
     cluster::Cluster,
@@ -17,6 +21,9 @@ use crate::{
     servers::Servers,
     session::{Caller, Session},
 };
+
+/// How many kinds of clients a status names.
+const MAX_PROTOCOLS: usize = 50;
 
 /// The open sessions, and whose they are.
 pub struct Sessions {
@@ -109,6 +116,18 @@ impl Sessions {
         self.all().fold((0, 0), |(count, notices), session| (count + 1, notices + session.mailbox.waiting()))
     }
 
+    /// Returns which revisions of the protocol the connected clients speak.
+    pub fn protocols(&self) -> Vec<ClientProtocol> {
+        let mut counts = BTreeMap::<(String, String), usize>::new();
+        for session in self.all() {
+            if let Some((client, protocol)) = session.client_and_protocol() {
+                *counts.entry((client.into(), protocol.into())).or_default() += 1;
+            }
+        }
+        let shown = |((client, protocol), sessions)| ClientProtocol { client, protocol, sessions };
+        counts.into_iter().map(shown).take(MAX_PROTOCOLS).collect()
+    }
+
     /// Returns number, client name and profile of each session with a known client. A person who signed in is
     /// named with their client.
     pub fn clients(&self) -> Vec<(u64, String, Option<String>)> {
@@ -154,7 +173,7 @@ mod tests {
         let servers = Servers::new(config.config, around, Default::default(), Lifetime::default());
         let sessions = Sessions::new(Arc::new(servers), mail, people, None);
         let (first, second) = (sessions.open(None), sessions.open(Some("p".into())));
-        first.is_of("one");
+        first.is_of("one", "2025-11-25");
         assert_eq!(sessions.clients(), [(first.id, "one".to_string(), None)]);
         sessions.notify_unrestricted(&json!({}));
         assert_eq!(sessions.counts(), (2, 1));

@@ -1,5 +1,5 @@
-//! Sign-ins to servers that start on the page, where the browser returns to this machine, and those that a call
-//! asks its person for.
+//! Sign-ins to servers that start on the page or in an answer, where the browser returns to this machine, and those
+//! that a call asks its person for.
 
 use std::time::Duration;
 
@@ -9,12 +9,15 @@ use nonet_servers::{
     oauth::{Callback, SignIn, SignInError, SignInPlace, SignInRecord, SignInRequest},
 };
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::{servers::Servers, session::Caller};
 
 /// How long the sign-in server may take to provide the address, and how long the user may take for the rest.
 const BEGIN: Duration = Duration::from_secs(30);
 const RETURN: Duration = Duration::from_secs(300);
+/// How long an answer waits for the address.
+const LINK: Duration = Duration::from_secs(5);
 /// The key of the question.
 const SIGN_IN: &str = "sign_in";
 
@@ -22,6 +25,27 @@ impl Servers {
     /// Starts the sign-in to a server. Returns the address to open; the rest happens when the browser
     /// returns. Fails with the reason why the sign-in cannot start.
     pub async fn begin_sign_in(&self, server: &str) -> Result<String, String> {
+        self.open_sign_in(server).await.map(|open| open.address)
+    }
+
+    /// Returns the address at which the user of this machine signs in to a server, for an answer; none if that
+    /// cannot be known soon. Calls share a sign-in as long as it is open.
+    pub async fn sign_in_link(&self, server: &str) -> Option<String> {
+        if !self.config().servers.keys().any(|name| name.as_str() == server) {
+            return None;
+        }
+        let place = self.sign_ins.entry(server.into()).or_default().clone();
+        // Calls of one server wait for each other, and for nothing else.
+        let mut open = place.lock().await;
+        if let Some(open) = open.as_ref().filter(|open| !open.ended.is_cancelled()) {
+            return Some(open.address.clone());
+        }
+        let begun = tokio::time::timeout(LINK, Box::pin(self.open_sign_in(server))).await.ok()?;
+        let begun = begun.inspect_err(|why| tracing::debug!(server, why, "no link for the sign-in")).ok()?;
+        Some(open.insert(begun).address.clone())
+    }
+
+    async fn open_sign_in(&self, server: &str) -> Result<OpenSignIn, String> {
         let config = self.config();
         let settings = config.servers.iter().find(|(name, _)| name.as_str() == server);
         let (_, settings) = settings.ok_or_else(|| format!("there is no server `{server}`"))?;
@@ -59,8 +83,11 @@ impl Servers {
             }
         };
         let address = begun.address.clone();
+        let ended = CancellationToken::new();
+        let open = OpenSignIn { address, ended: ended.clone() };
         let (server, stop) = (server.to_string(), self.stopping().clone());
         self.life.tasks.spawn(async move {
+            let _ended = ended.drop_guard();
             let ended = tokio::select! {
                 ended = tokio::time::timeout(RETURN, come_back(&begun, &mut callback)) => ended,
                 () = stop.cancelled() => return,
@@ -71,25 +98,33 @@ impl Servers {
                 Err(_) => Err("the browser did not return in time".into()),
             };
             match kept {
-                Ok(()) => tracing::info!(server, "signed in from the live page"),
-                Err(why) => tracing::warn!(server, why, "no sign-in from the live page"),
+                Ok(()) => tracing::info!(server, "signed in from a link"),
+                Err(why) => tracing::warn!(server, why, "no sign-in from a link"),
             }
             callback.close().await;
         });
-        Ok(address)
+        Ok(open)
     }
 }
 
-/// Asks the person of a call to sign in to a server on the gateway's page, where their client can show the link
-/// (elicitation by URL), and waits until they have. Returns whether the call can be made now.
-pub async fn ask_to_sign_in(caller: &Caller, connection: &Connection, page: &str) -> bool {
+/// A sign-in whose browser has not returned yet.
+#[derive(Debug)]
+pub(crate) struct OpenSignIn {
+    address: String,
+    /// Cancelled once the browser has returned, or can no longer return.
+    ended: CancellationToken,
+}
+
+/// Asks the person of a call to sign in to a server at a link, where their client can show it (elicitation by URL), and
+/// waits until they have. Returns whether the call can be made now.
+pub async fn ask_to_sign_in(caller: &Caller, connection: &Connection, link: &str) -> bool {
     let Some(asker) = asker_of_links(caller) else { return false };
     let server = &connection.name;
     let mut states = connection.watch();
     let params = json!({
         "mode": "url",
-        "message": format!("`{server}` needs your own account. Sign in there, and this call goes on."),
-        "url": page,
+        "message": format!("`{server}` requires sign-in with your account. Sign in there, and this call goes on."),
+        "url": link,
         "elicitationId": uuid::Uuid::new_v4().simple().to_string(),
     });
     let question = json!({ "method": ELICITATION, "params": params });

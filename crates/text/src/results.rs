@@ -45,6 +45,8 @@ const REFERENCE: &str = "nonet/ref";
 /// The `_meta` key of a block with notices of Nonet's own.
 const NOTICES: &str = "nonet/notices";
 
+/// The `_meta` key of a result, for the tool that was called and its annotations.
+pub const CALLED: &str = "nonet/called";
 /// The `_meta` key of a result that is a run's question to the user.
 pub const QUESTION: &str = "nonet/question";
 

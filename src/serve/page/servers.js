@@ -201,6 +201,7 @@ function serverRow(name) {
     const facts = off ? ["disabled in servers.toml"] : leftOut ? ["never started"] : [server.restarts ? plural(server.restarts, "restart") : "never restarted"];
     if (server.started_ms != null) facts.unshift(`started in ${micros(server.started_ms * 1000)}`);
     if (server.version) facts.unshift(server.era ? `speaks MCP ${said(server.version, 30)} (${said(server.era, 20)})` : `speaks ${said(server.version, 30)}`);
+    if (server.uis_left_out) facts.push(`clients do not get the user interfaces of ${plural(server.uis_left_out, "tool")}: ui = true in [gateway] lists them`);
     const marks = (server.marks ?? []).slice(0, 5).map((mark) => `${said(mark.tool, 80)} ${said(mark.what, 80)} (${said(mark.where, 60)})`);
     if (marks.length) facts.push(`to look at: ${marks.join(", ")}${server.marks.length > 5 ? `, and ${server.marks.length - 5} more` : ""}`);
     if (server.calls_running) facts.push(`${plural(server.calls_running, "call")} running`);

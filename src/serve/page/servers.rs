@@ -22,11 +22,12 @@ use nonet_api::{
     },
 };
 use nonet_config::{ValueSources, keyring, shell};
-use nonet_core::{Gateway, ServerTrial};
+use nonet_core::Gateway;
 use nonet_hosts::{
     self as hosts, EditError, HostFault, ImportPlan, ImportSource, Machine, SecretStore, TypedLabels,
     TypedServer,
 };
+use nonet_state::trying::ServerTrial;
 use nonet_store::reloads::text_hash;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -162,7 +163,7 @@ async fn added(
         let preview = imported.clone();
         let loaded = blocking(move || Ok(ValueSources::of_this_machine(|sources| preview.preview(sources))));
         let loaded = loaded.await?.map_err(unfit)?;
-        tried = gateway.try_servers(&loaded.config, &names).await;
+        tried = gateway.servers.try_servers(&loaded.config, &names).await;
     }
     let failed = tried.iter().any(ServerTrial::has_failed);
     let servers = imported

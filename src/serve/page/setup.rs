@@ -22,11 +22,12 @@ use nonet_api::setup::{
 };
 use nonet_base::text::clip;
 use nonet_config::{ValueSources, keyring, shell};
-use nonet_core::{Gateway, TrialResult};
+use nonet_core::Gateway;
 use nonet_hosts::{
     self as hosts, Defaults, FileScope, Host, HostFault, ImportPlan, ImportRow, KnownServer, Machine,
     RemainingServer, Setup, SetupClient, SetupUndo,
 };
+use nonet_state::trying::TrialResult;
 use serde_json::json;
 
 use super::{
@@ -210,7 +211,7 @@ async fn broken(
         Some((name.to_string(), TrialResult::of(connection.state(), || 0)))
     });
     let new: Vec<String> = new.into_iter().map(String::from).collect();
-    let tried = gateway.try_servers(&loaded.config, &new).await;
+    let tried = gateway.servers.try_servers(&loaded.config, &new).await;
     let tried = tried.into_iter().filter_map(|trial| Some((trial.name, trial.tried?))).chain(running);
     Ok(tried.filter_map(|(name, tried)| Some((name, tried.trouble()?))).collect())
 }

@@ -449,7 +449,7 @@ impl Apps {
             AskOutcome::Answer(answer) => Ok(answer_of(&answer).into()),
             AskOutcome::Run(HeldCall::Tool(request)) => self.calls.execute(caller, *request).await,
             AskOutcome::Run(HeldCall::App(app)) => {
-                let CallRequest { name, params, timeout, background, select, verbatim: _ } = *app;
+                let CallRequest { name, params, timeout, background, select, verbatim: _, of_ui: _ } = *app;
                 let app =
                     AppArguments::new(name, params).handed_out(AnswerMode { background, select }, timeout);
                 Ok(self.call_app(caller, app).await?.into())

@@ -201,7 +201,7 @@ impl Calls {
             known => return known.map(|tool| (gate, tool)),
         };
         if let Some(fault) = gate.out_of_reach(name) {
-            return Err(fault);
+            return Err(Box::pin(self.with_sign_in_link(caller, fault)).await);
         }
         let mut unlisted = gate.unlisted();
         if let Some(server) = gate.named_server(name) {
@@ -309,7 +309,10 @@ pub(crate) fn needs_user(tool: &str, rule: &str) -> Fault {
 
 /// Checks that a tool has not changed since its call began to wait.
 pub(crate) fn still_the_same(gate: &Gate, tool: &Tool) -> Result<(), Fault> {
-    let now = gate.tool(&tool.full)?;
+    let now = match tool.is_for_apps_only() {
+        true => gate.ui_tool(&tool.wire).unwrap_or_else(|| gate.tool(&tool.full))?,
+        false => gate.tool(&tool.full)?,
+    };
     if now.hash != tool.hash || now.held().is_some() {
         return Err(redefined(tool));
     }

@@ -12,7 +12,7 @@ use futures::{FutureExt, future::BoxFuture};
 use nonet_api::notice::Notice;
 use nonet_parts::{audit::AuditedCall, quotas::Admission, trace::Span};
 use nonet_servers::{
-    catalog::Tool,
+    catalog::{MOST_COMPARED, Tool},
     downstream::{BESIDE, ProgressSink},
 };
 use nonet_state::{grants::RunApproval, questions::ApprovalRequest, session::Caller};
@@ -284,6 +284,9 @@ impl Calls {
         let mut made = self.invoke(caller, prepared, sending, &begun.span).await;
         let result = made.result.as_tree_mut().filter(|_| !is_verbatim);
         let beside = result.and_then(|result| take_beside(&tool, result));
+        if made.outcome == "ok" {
+            compare_output(caller, &tool, &made.result);
+        }
         let bytes_out = made.result.size().await;
         self.observing.record(caller, &tool, begun, bytes_out, &mut made).await;
         if is_filtered {
@@ -297,6 +300,25 @@ impl Calls {
 pub(crate) fn waits_for_user(asked: &RunApproval) -> Fault {
     let message = format!("`{}` waits for the user ({}).", asked.tool, asked.rule);
     Fault::new(FaultCode::NeedsApproval, message)
+}
+
+/// Tells the session, once, that a tool's answers do not have the form that the tool declares (2025-11-25,
+/// server/tools: output schema).
+fn compare_output(caller: &Caller, tool: &Tool, result: &CallResult) {
+    let Some(schema) = tool.output().filter(|_| !caller.session.knows_of_output(&tool.full)) else { return };
+    let differs = match result.structured(MOST_COMPARED) {
+        Ok(Some(value)) => schema.first_fault(&value).map(|fault| format!("structuredContent{fault}")),
+        Ok(None) => Some("it has no structuredContent".into()),
+        Err(()) => None,
+    };
+    if let Some(differs) = differs {
+        caller.session.tell_of_output(&tool.full);
+        let message = format!(
+            "The answer was passed on, but it does not fit the `outputSchema` of `{}`: {differs}. Read it for what it is.",
+            tool.full
+        );
+        caller.session.notify(Notice::OutputMismatch { tool: tool.full.to_string(), message });
+    }
 }
 
 /// Moves headers and the next page's address from the `_meta` of a result into a value beside the result.

@@ -180,12 +180,16 @@ impl Calls {
         refused: Result<CallResult, CallError>,
         later: Box<(Map<String, Value>, CallControl)>,
     ) -> Result<CallResult, CallError> {
-        let Err(CallError::NotReady(ConnectionState::AuthRequired { remedy: Remedy::Page(page), .. })) =
-            &refused
-        else {
-            return refused;
+        let link = match &refused {
+            Err(CallError::NotReady(ConnectionState::AuthRequired { remedy, .. })) => match remedy {
+                Remedy::Page(page) => Some(page.clone()),
+                Remedy::Login(_) => self.servers.sign_in_link(&connection.name).await,
+                _ => None,
+            },
+            _ => None,
         };
-        if !ask_to_sign_in(caller, connection, page).await {
+        let Some(link) = link else { return refused };
+        if !ask_to_sign_in(caller, connection, &link).await {
             return refused;
         }
         // Another one may have taken its place.
@@ -226,8 +230,10 @@ impl Calls {
         let control = CallControl { timeout, cancel, progress: Some(progress), meta, asker, owner };
         let wait = READY_WAIT.min(caller.limits.soft_deadline / 2);
         let as_task = tool.as_task;
-        // A person who has yet to sign in may do so now.
-        let may_sign_in = settings.credentials == ServerCredentials::User && asker_of_links(caller).is_some();
+        // Who has yet to sign in may do so now: a person, or the user of this machine.
+        let is_unsigned = || caller.local && connection.needs_sign_in();
+        let may_sign_in = (settings.credentials == ServerCredentials::User || is_unsigned())
+            && asker_of_links(caller).is_some();
         let later = may_sign_in.then(|| Box::new((params.clone(), control.clone())));
         let mut answer = connection.call_tool(&tool.own, params, as_task, control, wait).await;
         if let (Some(later), true) = (later, answer.as_ref().is_err_and(needs_person)) {
@@ -267,15 +273,32 @@ impl Calls {
                         | CallError::Cancelled
                 );
                 let fault = self.inspected_fault(passing, call_fault(tool, error));
+                let fault = match fault.sign_in {
+                    Some(_) => Box::pin(self.with_sign_in_link(caller, fault)).await,
+                    None => fault,
+                };
                 Err(FailedCall { fault, reached })
             }
         }
     }
 }
 
+impl Calls {
+    /// Adds the link of the sign-in to a fault, if its caller is a client of this machine's user.
+    pub(super) async fn with_sign_in_link(&self, caller: &Caller, mut fault: Fault) -> Fault {
+        let is_users = caller.local && caller.asker.is_some() && !caller.session.unattended;
+        let Some(server) = fault.sign_in.take().filter(|_| is_users) else { return fault };
+        if let Some(link) = self.servers.sign_in_link(&server).await {
+            fault.message.push_str(&format!(" Or give the user this link, open for five minutes: {link}"));
+        }
+        fault
+    }
+}
+
 /// Whether a call failed because its person has yet to sign in to the server.
 fn needs_person(error: &CallError) -> bool {
-    matches!(error, CallError::NotReady(ConnectionState::AuthRequired { remedy: Remedy::Page(_), .. }))
+    let CallError::NotReady(ConnectionState::AuthRequired { remedy, .. }) = error else { return false };
+    matches!(remedy, Remedy::Page(_) | Remedy::Login(_))
 }
 
 /// Returns the first text of a result.

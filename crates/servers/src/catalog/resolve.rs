@@ -190,7 +190,8 @@ impl Catalog {
         names
     }
 
-    fn ambiguous(&self, given: &str, candidates: &[&Arc<str>]) -> Fault {
+    /// Returns the fault for a name that several tools have.
+    pub fn ambiguous(&self, given: &str, candidates: &[&Arc<str>]) -> Fault {
         let list = candidates.iter().map(|full| full.as_ref()).collect::<Vec<_>>().join(", ");
         let fault = Fault::new(
             FaultCode::AmbiguousTool,

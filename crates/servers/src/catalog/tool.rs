@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use nonet_api::tools::EntryKind;
-use nonet_base::text::clip_words;
+use nonet_base::{json::set_member, text::clip_words};
 use nonet_config::{Globs, Policy, Risk};
 use nonet_schema::Schema;
 use nonet_search::Document;
@@ -11,9 +11,9 @@ use nonet_text::{
     fault::NextStep,
     leaks::Findings,
     name::{self, Spellings},
-    results::json_len,
+    results::{CALLED, json_len},
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::GATEWAY;
 use crate::pins::DefinitionChange;
@@ -63,6 +63,8 @@ pub struct Tool {
     pub parallel: bool,
     /// Whether its server accepts calls to it only as tasks (`execution.taskSupport`, 2025-11-25).
     pub as_task: bool,
+    /// Its user interface, if it has one.
+    pub ui: Option<Arc<ToolUi>>,
     /// The configuration's policy for its calls.
     pub policy: Policy,
     /// The key of the configuration that sets the policy.
@@ -94,7 +96,54 @@ pub struct Tool {
     pub(super) marks: OnceLock<Findings>,
     /// The length of its definition as JSON, computed on first use.
     pub(super) bytes: OnceLock<usize>,
+    /// Its output schema, if it declares one; compiled on first use.
+    pub(super) output: OnceLock<Option<Schema>>,
+    /// What answers say of it in their `_meta`, as JSON; computed on first use.
+    pub(super) called: OnceLock<Option<Box<str>>>,
     pub(super) keys: Keys,
+}
+
+/// The most bytes of structured content that are compared with an output schema.
+pub const MOST_COMPARED: usize = 64 << 10;
+
+/// What a tool's definition says of user interfaces (MCP Apps, 2026-01-26: `_meta.ui`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolUi {
+    /// The resource with its interface: a `ui://` URI at its server.
+    pub resource: Option<Box<str>>,
+    /// Whether the model may call it.
+    pub for_model: bool,
+    /// Whether interfaces of its server may call it.
+    pub for_apps: bool,
+}
+
+impl ToolUi {
+    /// Reads a definition. The flat key is of earlier drafts, and servers still write it.
+    pub fn of(definition: &Value) -> Option<Self> {
+        let meta = definition.get("_meta")?;
+        let ui = meta.get("ui").filter(|ui| ui.is_object());
+        let nested = ui.and_then(|ui| ui.get("resourceUri"));
+        let resource = nested.or_else(|| meta.get(FLAT_URI)).and_then(Value::as_str);
+        let resource = resource.filter(|uri| uri.starts_with("ui://")).map(Into::into);
+        let visibility = ui.and_then(|ui| ui.get("visibility")?.as_array());
+        let sees = |who: &str| visibility.is_none_or(|all| all.iter().any(|one| one == who));
+        let (for_model, for_apps) = (sees("model"), sees("app"));
+        (resource.is_some() || visibility.is_some()).then_some(Self { resource, for_model, for_apps })
+    }
+}
+
+/// The key in `_meta` for the interface's URI in earlier drafts.
+const FLAT_URI: &str = "ui/resourceUri";
+
+/// Puts another URI of the interface into a definition.
+pub fn set_ui_uri(definition: &mut Value, uri: &str) {
+    let Some(meta) = definition.get_mut("_meta") else { return };
+    if let Some(ui) = meta.get_mut("ui").filter(|ui| ui.get("resourceUri").is_some()) {
+        set_member(ui, "resourceUri", uri);
+    }
+    if meta.get(FLAT_URI).is_some() {
+        set_member(meta, FLAT_URI, uri);
+    }
 }
 
 /// What a tool is looked up by, besides its names.
@@ -126,6 +175,35 @@ impl Tool {
     /// Returns the length of its definition as JSON, in bytes. Computed once.
     pub fn bytes(&self) -> usize {
         *self.bytes.get_or_init(|| json_len(&self.definition))
+    }
+
+    /// Whether only user interfaces may call it, and no model.
+    pub fn is_for_apps_only(&self) -> bool {
+        self.ui.as_ref().is_some_and(|ui| !ui.for_model)
+    }
+
+    /// Returns the URI of its user interface at its server.
+    pub fn ui_resource(&self) -> Option<&str> {
+        self.ui.as_ref()?.resource.as_deref()
+    }
+
+    /// Returns its output schema, if clients know of one.
+    pub fn output(&self) -> Option<&Schema> {
+        let declared = || Some(Schema::new(self.listed.get("outputSchema")?.clone()));
+        self.output.get_or_init(declared).as_ref()
+    }
+
+    /// Returns the members of the `_meta` of its answers, as JSON without braces, if it only reads and can do no
+    /// harm: its name and its annotations, for clients that ask their users before each call of a meta-tool.
+    pub fn called(&self) -> Option<&str> {
+        let told = || {
+            let is_told =
+                self.is_of_server() && self.read_only && self.risk == Risk::Low && self.change.is_none();
+            let annotations = is_told.then(|| self.visible.get("annotations")).flatten()?;
+            let called = json!({ "tool": &*self.full, "annotations": annotations });
+            Some(format!("\"{CALLED}\":{called}").into())
+        };
+        self.called.get_or_init(told).as_deref()
     }
 
     /// Returns whether the server declares that a repeated call with the same params has no further effect.

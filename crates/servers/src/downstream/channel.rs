@@ -104,7 +104,7 @@ impl Channel {
     pub(super) fn speaks(&self, era: Era) {
         let meta = match era {
             Era::Session => Map::new(),
-            Era::Stateless => stateless_meta(),
+            Era::Stateless => stateless_meta(self.incoming.ui),
         };
         let _ = self.era.set((era, meta));
     }
@@ -203,8 +203,8 @@ async fn answer_to(
 }
 
 /// Returns what every request of the stateless era carries (2026-07-28).
-pub(super) fn stateless_meta() -> Map<String, Value> {
-    let client = client_config();
+pub(super) fn stateless_meta(ui: bool) -> Map<String, Value> {
+    let client = client_config(ui);
     Map::from_iter([
         (VERSION_KEY.to_owned(), json!(ProtocolVersion::V_2026_07_28)),
         ("io.modelcontextprotocol/clientInfo".to_owned(), json!(client.client_info)),

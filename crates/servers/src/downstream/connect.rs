@@ -288,7 +288,7 @@ impl McpServer {
 
     /// Returns what takes the messages of a new connection.
     fn incoming(&self) -> Arc<Incoming> {
-        Incoming::new(self.name.clone(), self.limits, self.calls.clone(), self.subscriptions.clone())
+        Incoming::new(self.name.clone(), self.limits, self.ui, self.calls.clone(), self.subscriptions.clone())
     }
 
     /// Returns the signer of the requests.

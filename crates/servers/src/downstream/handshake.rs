@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use futures::FutureExt;
+use nonet_base::json::set_member;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ErrorCode, ErrorData, Implementation, ProtocolVersion, ServerPeerInfo,
     TASKS_EXTENSION_ID,
@@ -20,6 +21,9 @@ use super::{
     pending::AnswerKind,
 };
 
+/// The extension of user interfaces (MCP Apps, SEP-1865), and the type of their resources.
+pub const UI_EXTENSION: &str = "io.modelcontextprotocol/ui";
+const UI_TYPE: &str = "text/html;profile=mcp-app";
 /// The last message of the handshake of the session era.
 pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
@@ -34,11 +38,11 @@ pub(super) async fn greet(
         let answer = channel.request(Outgoing::own(method, params, AnswerKind::Short)).await?;
         Ok::<_, RequestFault>(answer.into_tree().await)
     };
-    let silence = Instant::now() + silence;
+    let (silence, ui) = (Instant::now() + silence, channel.incoming().ui);
     let is_session = known == Some(Era::Session);
     // Either is polled only once it is wanted.
-    let mut discovery = Box::pin(request("server/discover", discover_params()).fuse());
-    let mut initialization = Box::pin(request("initialize", initialize_params()).fuse());
+    let mut discovery = Box::pin(request("server/discover", discover_params(ui)).fuse());
+    let mut initialization = Box::pin(request("initialize", initialize_params(ui)).fuse());
     let (mut discovers, mut initializes) = (!is_session, is_session);
     // The refusal of `initialize` while `server/discover` has no answer yet.
     let mut refusal = None;
@@ -76,12 +80,16 @@ pub(super) async fn greet(
     }
 }
 
-/// Returns the client information that servers get.
-pub(super) fn client_config() -> ClientConfig {
+/// Returns the client information that servers get. `ui`: whether user interfaces are shown.
+pub(super) fn client_config(ui: bool) -> ClientConfig {
     // Nonet follows servers' tasks. A server's request goes to the client of the call, and is declined on its
     // behalf if the client cannot answer; in the stateless era each call declares its client's capabilities.
+    let mut extensions = json!({ TASKS_EXTENSION_ID: {} });
+    if ui {
+        set_member(&mut extensions, UI_EXTENSION, json!({ "mimeTypes": [UI_TYPE] }));
+    }
     let capabilities = json!({
-        "extensions": { TASKS_EXTENSION_ID: {} },
+        "extensions": extensions,
         "roots": {},
         "sampling": { "tools": {} },
         "elicitation": { "form": {}, "url": {} },
@@ -94,13 +102,13 @@ pub(super) fn client_config() -> ClientConfig {
 }
 
 /// Returns the params of `server/discover`.
-pub(super) fn discover_params() -> Map<String, Value> {
-    Map::from_iter([("_meta".to_owned(), stateless_meta().into())])
+pub(super) fn discover_params(ui: bool) -> Map<String, Value> {
+    Map::from_iter([("_meta".to_owned(), stateless_meta(ui).into())])
 }
 
 /// Returns the params of `initialize`.
-pub(super) fn initialize_params() -> Map<String, Value> {
-    let client = client_config();
+pub(super) fn initialize_params(ui: bool) -> Map<String, Value> {
+    let client = client_config(ui);
     Map::from_iter([
         // The newest revision with a handshake; strict servers reject the stateless one.
         ("protocolVersion".to_owned(), json!(ProtocolVersion::LATEST_WITH_INITIALIZE)),

@@ -121,7 +121,9 @@ impl HttpServer {
         let version = Some(ProtocolVersion::V_2026_07_28.as_str().to_owned());
         let headers = SessionHeaders { id: None, version }.beside(&self.0.headers);
         let session = Arc::new(HttpSession { era: Era::Stateless, headers });
-        let discover = || self.greet(&session, "server/discover", discover_params(), |_| session.clone());
+        let discover = || {
+            self.greet(&session, "server/discover", discover_params(self.0.incoming.ui), |_| session.clone())
+        };
         let result = match discover().await {
             // The server refuses the revision and lists it among the ones that it supports.
             Err(RequestFault::Refused(error)) if supports_stateless(&error) => discover().await?.1,
@@ -141,7 +143,8 @@ impl HttpServer {
             let headers = SessionHeaders { id, version: None }.beside(&self.0.headers);
             Arc::new(HttpSession { era: Era::Session, headers })
         };
-        let (opened, result) = self.greet(&base, "initialize", initialize_params(), opened).await?;
+        let (opened, result) =
+            self.greet(&base, "initialize", initialize_params(self.0.incoming.ui), opened).await?;
         let version = result.get("protocolVersion").and_then(Value::as_str).map(String::from);
         let headers = SessionHeaders { id: None, version }.beside(&opened.headers);
         let has_session = headers.contains_key(SESSION);

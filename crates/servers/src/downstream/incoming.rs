@@ -42,6 +42,8 @@ pub(super) struct Incoming {
     pub list_changed: Notify,
     /// Cancelled when the connection is gone.
     pub closed: CancellationToken,
+    /// Whether the server is told that its user interfaces are shown.
+    pub ui: bool,
     calls: Arc<OpenCalls>,
     subscriptions: Arc<Subscriptions>,
     /// The server's requests that wait for an answer of ours, by the server's own ids.
@@ -53,6 +55,7 @@ impl Incoming {
     pub(super) fn new(
         server: Arc<str>,
         limits: Limits,
+        ui: bool,
         calls: Arc<OpenCalls>,
         subscriptions: Arc<Subscriptions>,
     ) -> Arc<Self> {
@@ -61,6 +64,7 @@ impl Incoming {
             pending: PendingRequests::new(limits),
             list_changed: Notify::new(),
             closed: CancellationToken::new(),
+            ui,
             calls,
             subscriptions,
             asked: Mutex::default(),

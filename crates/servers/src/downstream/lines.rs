@@ -103,7 +103,7 @@ mod tests {
     use super::{super::pending::AnswerKind, *};
 
     fn incoming(limits: Limits) -> Arc<Incoming> {
-        Incoming::new("s".into(), limits, Arc::default(), Arc::default())
+        Incoming::new("s".into(), limits, false, Arc::default(), Arc::default())
     }
 
     /// Returns the answers to the requests 1 and 2 of a server that prints this.

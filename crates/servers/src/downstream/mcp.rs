@@ -49,6 +49,8 @@ pub(super) struct McpServer {
     pub calls: Arc<OpenCalls>,
     pub subscriptions: Arc<Subscriptions>,
     pub limits: Limits,
+    /// Whether the server is told that its user interfaces are shown.
+    pub ui: bool,
     pub habits: Mutex<ServerQuirks>,
     /// Takes the lines of every process.
     pub history: Arc<History>,
@@ -85,6 +87,7 @@ impl McpServer {
             calls: calls.clone(),
             subscriptions: subscriptions.clone(),
             limits: settings.limits,
+            ui: settings.ui,
             habits: Mutex::default(),
             history: Arc::default(),
             placed: None,

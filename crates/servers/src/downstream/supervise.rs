@@ -173,6 +173,10 @@ impl Connection {
                 ));
             }
         };
+        if let Some(why) = self.too_old(&*link) {
+            link.close(why.clone()).await;
+            return LinkError::Failed(why);
+        }
         let over = CancellationToken::new();
         let _over = over.clone().drop_guard();
         // The replica with the program has already made the setup calls.
@@ -209,6 +213,20 @@ impl Connection {
                 LinkError::Moved { drains }
             }
         }
+    }
+
+    /// Returns why the revision that the server speaks is too old, if it is.
+    fn too_old(&self, link: &dyn Link) -> Option<String> {
+        let oldest = self.settings().min_protocol?;
+        let version = link.version();
+        let is_known = link.era().is_some() && !link.is_relayed();
+        (is_known && *version < *oldest.as_str()).then(|| {
+            let (version, name) = (self.masked(&version), &self.name);
+            format!(
+                "it speaks MCP {version}, and `min_protocol` requires {}: update the server, or set `min_protocol` in [servers.{name}]",
+                oldest.as_str()
+            )
+        })
     }
 
     /// Lists, announces, and waits for changes until the link ends. `over` is cancelled afterwards.

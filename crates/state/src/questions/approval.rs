@@ -73,6 +73,8 @@ pub struct CallRequest {
     pub select: Option<String>,
     /// Whether to return the server's result unchanged.
     pub verbatim: bool,
+    /// Whether it may come from a user interface, which knows the tools of its server by their own names.
+    pub of_ui: bool,
 }
 
 /// A call that runs once the user has approved it.

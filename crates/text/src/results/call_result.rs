@@ -1,7 +1,7 @@
 //! The result of a call in transit: the server's own bytes as long as nobody needs to look inside, else a
 //! tree of values.
 
-use std::{mem, ops::Range};
+use std::{borrow::Cow, mem, ops::Range};
 
 use bytes::Bytes;
 use memchr::memmem;
@@ -46,8 +46,14 @@ struct Raw {
     content: Option<Range<usize>>,
     /// The member `resultType`, with the comma beside it.
     result_type: Option<Range<usize>>,
+    /// Its `structuredContent`.
+    value: Option<Range<usize>>,
+    /// Its `_meta`.
+    meta: Option<Range<usize>>,
     /// Whether that member should be present; `None`: as the server wrote it.
     is_typed: Option<bool>,
+    /// Members to add to `_meta`, with what they need around them.
+    added_meta: Vec<u8>,
     /// Blocks to append to `content`.
     added: Vec<u8>,
 }
@@ -220,6 +226,38 @@ impl CallResult {
         }
     }
 
+    /// Returns its structured content; `Err` if that has more than `most` bytes, or cannot be read.
+    pub fn structured(&self, most: usize) -> Result<Option<Cow<'_, Value>>, ()> {
+        match &self.form {
+            Form::Raw(Raw { value: None, .. }) => Ok(None),
+            Form::Raw(Raw { json, value: Some(at), .. }) if at.len() <= most => {
+                serde_json::from_slice(&json[at.clone()]).map(|value| Some(Cow::Owned(value))).map_err(drop)
+            }
+            Form::Raw(_) => Err(()),
+            Form::Tree(tree) => match tree.get("structuredContent") {
+                Some(value) if self.share.is_some() || json_len(value) > most => Err(()),
+                value => Ok(value.map(Cow::Borrowed)),
+            },
+        }
+    }
+
+    /// Adds members to its `_meta`: JSON without braces.
+    pub fn add_meta(&mut self, members: &str) {
+        match &mut self.form {
+            Form::Raw(raw) => raw.add_meta(members),
+            Form::Tree(Value::Object(fields)) => {
+                let Ok(Value::Object(members)) = serde_json::from_str(&format!("{{{members}}}")) else {
+                    return;
+                };
+                let meta = fields.entry("_meta").or_insert_with(|| json!({}));
+                if let Value::Object(meta) = meta {
+                    meta.extend(members);
+                }
+            }
+            Form::Tree(_) => {}
+        }
+    }
+
     /// Sets the members that results have in the client's era.
     pub fn of_era(&mut self, is_stateless: bool) {
         match &mut self.form {
@@ -268,7 +306,7 @@ impl CallResult {
 impl Raw {
     /// Returns a result of these members, if nothing in it requires a look inside.
     fn of(json: &Bytes, members: &[Member]) -> Option<Self> {
-        let (mut content, mut result_type, mut has_value) = (None, None, false);
+        let (mut content, mut result_type, mut structured, mut meta) = (None, None, None, None);
         for (at, member) in members.iter().enumerate() {
             let value = &json[member.value.clone()];
             match &json[member.key.clone()] {
@@ -282,9 +320,9 @@ impl Raw {
                         (None, None) => return None,
                     });
                 }
-                b"\"structuredContent\"" if !has_value => has_value = true,
+                b"\"structuredContent\"" if structured.is_none() => structured = Some(member.value.clone()),
                 b"\"isError\"" if value != b"true" => {}
-                b"\"_meta\"" if !has_own_key(value) => {}
+                b"\"_meta\"" if meta.is_none() && !has_own_key(value) => meta = Some(member.value.clone()),
                 b"\"content\""
                 | b"\"resultType\""
                 | b"\"structuredContent\""
@@ -297,13 +335,36 @@ impl Raw {
                 _ => {}
             }
         }
-        (content.is_some() || has_value).then(|| Self {
+        (content.is_some() || structured.is_some()).then(|| Self {
             json: json.clone(),
             content,
             result_type,
+            value: structured,
+            meta,
             is_typed: None,
+            added_meta: Vec::new(),
             added: Vec::new(),
         })
+    }
+
+    fn add_meta(&mut self, members: &str) {
+        let added = &mut self.added_meta;
+        added.clear();
+        match self.meta.as_ref().map(|at| &self.json[at.clone()]) {
+            None => {
+                added.extend_from_slice(b",\"_meta\":{");
+                added.extend_from_slice(members.as_bytes());
+                added.push(b'}');
+            }
+            Some(meta) if meta.starts_with(b"{") => {
+                added.extend_from_slice(members.as_bytes());
+                if !meta[1..].trim_ascii_start().starts_with(b"}") {
+                    added.push(b',');
+                }
+            }
+            // What a server writes instead of an object stays.
+            Some(_) => {}
+        }
     }
 
     fn push(&mut self, block: &Value) {
@@ -318,13 +379,15 @@ impl Raw {
     /// Returns the changes: ranges in order, each with its replacement.
     fn changes(&self) -> Vec<(Range<usize>, &[u8])> {
         let mut changes: Vec<(Range<usize>, &[u8])> = Vec::new();
+        let end = || self.json.trim_ascii_end().len() - 1;
         match (self.is_typed, &self.result_type) {
             (Some(false), Some(at)) => changes.push((at.clone(), b"")),
-            (Some(true), None) => {
-                let end = self.json.trim_ascii_end().len() - 1;
-                changes.push((end..end, COMPLETE));
-            }
+            (Some(true), None) => changes.push((end()..end(), COMPLETE)),
             _ => {}
+        }
+        if !self.added_meta.is_empty() {
+            let at = self.meta.as_ref().map_or_else(end, |meta| meta.start + 1);
+            changes.push((at..at, &self.added_meta));
         }
         if let Some(content) = self.content.as_ref().filter(|_| !self.added.is_empty()) {
             changes.push((content.end - 1..content.end - 1, &self.added));

@@ -10,9 +10,11 @@ use nonet_search::{Boosts, Confidence, Hit, SearchResult, outcomes};
 use nonet_servers::catalog::{APPS, EntryKind, GATEWAY, SKILLS};
 use nonet_text::name;
 
-use super::discover::NEAR;
-use nonet_state::snapshot::{ProfileView, Snapshot};
+use crate::snapshot::{ProfileView, Snapshot};
 
+/// One of Nonet's own tools is near the query from this score on. Measured with thirty tasks against thirty
+/// servers (docs/tasks.md): tasks that no server could do scored at most 0.40.
+const NEAR: f32 = 0.45;
 /// What an own tool loses in a search by meaning, and in a search by words only. Measured with forty requests
 /// against own tools and eight servers: with less, own tools win requests such as `mark the task as done`
 /// that a server fulfils; with more, servers' tools win requests such as `every weekday at 9`.
@@ -30,7 +32,7 @@ static OF_NONET: LazyLock<HashSet<String>> = LazyLock::new(|| {
 });
 
 /// Lowers skills and apps, and own tools without a priority unless the request's words are about Nonet.
-pub(super) fn lower(
+pub fn lower(
     boosts: &mut Boosts,
     snapshot: &Snapshot,
     view: &ProfileView,
@@ -54,7 +56,7 @@ pub(super) fn lower(
 }
 
 /// Moves a tool ahead of the prompt with the same name: what runs comes before what tells how.
-pub(super) fn tools_first(hits: &mut [Hit], snapshot: &Snapshot) {
+pub fn tools_first(hits: &mut [Hit], snapshot: &Snapshot) {
     for at in 0..hits.len() {
         let Some(prompt) = snapshot.tool(hits[at].document).filter(|tool| tool.of.is_some()) else {
             continue;
@@ -75,7 +77,7 @@ pub(super) fn tools_first(hits: &mut [Hit], snapshot: &Snapshot) {
 /// Returns the confidence in an answer. An own tool at the top does not justify high confidence, unless the
 /// request is its name. An own tool that is not near the request either was found only because no server has
 /// a fitting tool.
-pub(super) fn confidence(found: &SearchResult, snapshot: &Snapshot) -> Confidence {
+pub fn confidence(found: &SearchResult, snapshot: &Snapshot) -> Confidence {
     let first = found.hits.first().filter(|hit| !hit.exact);
     let is_own = |document| snapshot.tool(document).is_some_and(|tool| &*tool.server == GATEWAY);
     match first.filter(|hit| is_own(hit.document)) {
