@@ -129,7 +129,8 @@ pub async fn serve_http(
     let mut origins =
         vec!["http://localhost:*".to_string(), "http://127.0.0.1:*".into(), "http://[::1]:*".into()];
     origins.extend(gateway.servers.config().gateway.allowed_origins.iter().cloned());
-    let sites = Arc::new(AllowedSites::new(&hosts, &origins));
+    let readers = &gateway.servers.config().gateway.allowed_origins;
+    let sites = Arc::new(AllowedSites::new(&hosts, &origins).with_readers(readers));
     let doors = Arc::new(Doors::new(&gateway, &options, address, sites.clone(), entrance.clone(), &ending));
     tokio::spawn(doors.clone().follow());
     gateway.asking.serves_at(&format!("http://{address}"), token.is_some());
@@ -272,7 +273,15 @@ impl Doors {
     /// Answers a request to `/mcp`, or to `/mcp/NAME`.
     async fn enter(&self, named: Option<&str>, request: Request) -> Response {
         let is_http1 = request.version() <= Version::HTTP_11;
-        let mut response = self.answer(named, request).await;
+        let reader = self.sites.reader(request.headers());
+        let asked = reader.as_ref().and_then(|_| headers::preflight(request.method(), request.headers()));
+        let mut response = match asked {
+            Some(response) => response,
+            None => self.answer(named, request).await,
+        };
+        if let Some(origin) = reader {
+            headers::let_read(&mut response, origin);
+        }
         // Keeps clients from sending a request just when the connection is closed.
         let leaving =
             || self.gateway.keeping.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());

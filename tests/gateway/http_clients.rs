@@ -239,3 +239,40 @@ fn a_body_that_is_no_json_is_a_protocol_error() {
         assert_eq!(reply.answer()["error"]["code"], -32700, "{body:?}: {reply:?}");
     }
 }
+
+#[test]
+fn a_page_of_an_allowed_site_may_read_answers_and_no_other() {
+    let site = Setup::new()
+        .server("shop", json!({ "tools": [{ "name": "list" }] }))
+        .gateway("allowed_origins = ['https://app.example.com']")
+        .serve_program();
+    let ask = |origin: &str| {
+        let headers = [
+            ("origin", origin),
+            ("access-control-request-method", "POST"),
+            ("access-control-request-headers", "authorization, content-type"),
+        ];
+        http(&site.address, "OPTIONS", "/mcp", &headers, "")
+    };
+    let allowed = ask("https://app.example.com");
+    assert_eq!(
+        (allowed.status, allowed.header("access-control-allow-origin")),
+        (204, Some("https://app.example.com"))
+    );
+    assert_eq!(allowed.header("access-control-allow-headers"), Some("authorization, content-type"));
+    // A refusal can be read too, so that a client learns where to sign in.
+    let headers = [("origin", "https://app.example.com"), ("authorization", "Bearer wrong")];
+    let refused = http(&site.address, "POST", "/mcp", &headers, "{}");
+    assert_eq!(
+        (refused.status, refused.header("access-control-allow-origin")),
+        (401, Some("https://app.example.com"))
+    );
+    assert!(
+        refused.header("access-control-expose-headers").is_some_and(|names| names.contains("mcp-session-id"))
+    );
+    for origin in ["https://evil.example.com", "http://app.example.com", "http://localhost:3000", "null"] {
+        let reply = ask(origin);
+        assert_eq!(reply.header("access-control-allow-origin"), None, "{origin}");
+        assert_ne!(reply.status, 204, "{origin}");
+    }
+}

@@ -160,6 +160,11 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Returns a header by its lower-case name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(String::as_str)
+    }
+
     /// Returns all JSON-RPC messages of the reply, from an event stream or plain JSON.
     pub fn messages(&self) -> Vec<Value> {
         if !self.headers.get("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")) {

@@ -7,6 +7,7 @@
 #![expect(clippy::disallowed_methods, reason = "a queue of a test ends with it")]
 #![allow(clippy::unwrap_used)] // A test may panic.
 
+mod apps;
 mod clients;
 mod cluster;
 mod codex;
@@ -33,6 +34,19 @@ use std::{
 use serde_json::{Value, json};
 
 const NONET: &str = env!("CARGO_BIN_EXE_nonet");
+
+/// Returns the browser; `None` without one.
+fn chromium() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let programs = ["chromium", "google-chrome"].iter();
+    let found = programs
+        .flat_map(|name| std::env::split_paths(&path).map(move |folder| folder.join(name)))
+        .find(|program| program.is_file());
+    if found.is_none() {
+        eprintln!("skipped: there is no Chromium on the PATH; `.ci/run` installs it where it can");
+    }
+    found
+}
 
 /// Returns the folder of the real servers; `None` if they are not installed.
 fn installed() -> Option<PathBuf> {

@@ -1,27 +1,10 @@
 //! The live page in a real browser: Chromium, driven by `page.mjs`, before a gateway with scripted servers.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
 
 use serde_json::{Value, json};
 
-use crate::{HttpGateway, NONET, installed};
-
-/// Returns the browser; `None` without one.
-fn chromium() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let programs = ["chromium", "google-chrome"].iter();
-    let found = programs
-        .flat_map(|name| std::env::split_paths(&path).map(move |folder| folder.join(name)))
-        .find(|program| program.is_file());
-    if found.is_none() {
-        eprintln!("skipped: there is no Chromium on the PATH; `.ci/run` installs it where it can");
-    }
-    found
-}
+use crate::{HttpGateway, NONET, chromium, installed};
 
 /// Returns the recorded tools of a server, scripted: each answers after 30 ms with the id of its process.
 fn scripted(server: &str) -> Value {

@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::{HttpGateway, installed};
+use crate::{HttpGateway, chromium, installed};
 
 /// A program that answers lines with lines.
 struct Program {
@@ -156,17 +156,6 @@ fn the_typescript_sdk_v2_signs_in() {
 #[test]
 fn the_python_sdk_signs_in() {
     signs_in("python");
-}
-
-/// Returns the Chromium on the PATH; `None` without one.
-fn chromium() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found =
-        std::env::split_paths(&path).map(|folder| folder.join("chromium")).find(|program| program.is_file());
-    if found.is_none() {
-        eprintln!("skipped: there is no Chromium on the PATH; `.ci/run` installs it where it can");
-    }
-    found
 }
 
 #[test]

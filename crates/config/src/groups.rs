@@ -117,7 +117,7 @@ pub struct GatewaySettings {
     /// Host names besides localhost that HTTP clients may use for this gateway.
     #[schemars(example = json!(["nonet.example.com"]))]
     pub allowed_hosts: Vec<String>,
-    /// Web origins that may use this gateway from a browser.
+    /// Web origins whose pages may use this gateway and read its answers.
     #[schemars(example = json!(["https://app.example.com"]))]
     pub allowed_origins: Vec<String>,
     /// Addresses and ranges of proxies whose header `Forwarded` or `X-Forwarded-For` names the client. Its

@@ -6,8 +6,12 @@ use std::net::IpAddr;
 use axum::{body::Body, response::Response};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::{
-    HeaderMap, HeaderName, HeaderValue, StatusCode, Uri,
-    header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, ORIGIN},
+    HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri,
+    header::{
+        ACCEPT, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+        ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+        ACCESS_CONTROL_REQUEST_METHOD, ALLOW, CONTENT_TYPE, HOST, ORIGIN, VARY,
+    },
     uri::Authority,
 };
 use nonet_wire::{
@@ -95,6 +99,8 @@ pub struct AllowedSites {
     origins: Vec<(String, Place)>,
     /// Whether a page without a site may.
     allows_null: bool,
+    /// The origins among them whose pages may read answers (CORS).
+    readers: Vec<(String, Place)>,
 }
 
 /// A host, with its port or any.
@@ -143,7 +149,23 @@ impl AllowedSites {
             hosts: hosts.iter().map(|host| Place::of(host.trim())).collect(),
             origins: origins.iter().filter_map(origin).collect(),
             allows_null: origins.iter().any(|origin| origin.trim().eq_ignore_ascii_case("null")),
+            readers: Vec::new(),
         }
+    }
+
+    /// Lets pages of these origins read answers (<https://fetch.spec.whatwg.org/#http-cors-protocol>). Any page of
+    /// this machine may send requests, but only those that the user named learn what is answered.
+    pub fn with_readers(self, origins: &[String]) -> Self {
+        Self { readers: Self::new(&[], origins).origins, ..self }
+    }
+
+    /// Returns the origin of a request whose page may read the answer.
+    pub fn reader(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let origin = headers.get(ORIGIN)?;
+        let (scheme, authority, port) = origin_parts(origin.to_str().ok()?)?;
+        let is_own =
+            |(own, place): &(String, Place)| *own == scheme && place.is(authority.host(), Some(port));
+        self.readers.iter().any(is_own).then(|| origin.clone())
     }
 
     /// Returns the refusal of a request for another host, or from a page of another site.
@@ -192,6 +214,34 @@ impl AllowedSites {
         self.origins.iter().any(|(own, place)| *own == scheme && place.is(authority.host(), Some(port)))
     }
 }
+
+/// Returns the answer to the question of a browser whether a page may send a request; none if the request is another
+/// one.
+pub fn preflight(method: &Method, headers: &HeaderMap) -> Option<Response> {
+    if *method != Method::OPTIONS || !headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
+        return None;
+    }
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    let own = response.headers_mut();
+    own.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, DELETE"));
+    own.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    if let Some(wanted) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+        own.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+    }
+    Some(response)
+}
+
+/// Lets a page of this origin read an answer.
+pub fn let_read(response: &mut Response, origin: HeaderValue) {
+    let headers = response.headers_mut();
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(READABLE));
+    headers.append(VARY, HeaderValue::from_static("origin"));
+}
+
+/// The headers of answers that clients read.
+const READABLE: &str = "mcp-session-id, mcp-protocol-version, www-authenticate, retry-after";
 
 /// Returns the refusal of a POST whose client does not accept both kinds of answers, or whose body is not
 /// declared as JSON. A client that accepts anything accepts both.
