@@ -37,6 +37,7 @@ mod login;
 mod logs;
 mod man;
 mod moved;
+mod registry;
 mod reload;
 mod script;
 mod secret;
@@ -206,7 +207,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             hosts::install(&client, config, profile.as_deref(), project, replace, always_allow, dry_run)
         }
         Command::Uninstall { client, project, dry_run } => hosts::uninstall(&client, project, dry_run),
-        Command::Update { .. } => moved::update(),
+        Command::Find(args) => registry::find(&args, config).await,
+        Command::Update(args) => registry::update(&args, config).await,
         Command::Schema { markdown: true } => {
             raw!("{}", config::reference().trim_end());
             Ok(OK)

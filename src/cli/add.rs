@@ -1,6 +1,7 @@
 //! `nonet add`: adds a server to servers.toml once it has started.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -11,6 +12,7 @@ use nonet_config::{self as config, LoadedConfig, shell};
 use nonet_hosts::{
     self as hosts, ImportOutcome, ImportPlan, ImportSource, Machine, SecretStore, TypedLabels, TypedServer,
 };
+use nonet_registry::ServerReference;
 use nonet_servers::downstream::ConnectionState;
 use nonet_state::trying::TrialResult;
 use serde_json::{Map, Value, json};
@@ -18,6 +20,7 @@ use serde_json::{Map, Value, json};
 use super::{
     FAILED, OK, UNUSABLE, found, hosts as commands, load_sources,
     local::LocalGateway,
+    registry::{self, RegistryServer, Wishes},
     show,
     signal::stopped,
     take_up::{self, ObservedState},
@@ -27,12 +30,15 @@ const EXAMPLES: &str = "\
 Examples:
   nonet add memory -- npx -y @modelcontextprotocol/server-memory
   nonet add docs https://example.com/mcp --header 'Authorization: Bearer ${DOCS_TOKEN}'
+  nonet add io.github.owner/name --set API_KEY=...
   nonet add petstore --openapi https://petstore.example/openapi.json
   nonet add 'claude mcp add git -- uvx mcp-server-git'
   nonet add git '\"git\": {\"command\": \"uvx\", \"args\": [\"mcp-server-git\"]}'
 
 What a README offers can be pasted in quotes: JSON with or without its outer braces, a command, an
 install link, Codex's TOML, with or without fences. `-` reads it from stdin.
+A name such as `io.github.owner/name`, with `@VERSION` or without, is a server of the registry
+(`nonet find`).
 Values that look like secrets go into the keyring or secrets.env, not into servers.toml.";
 
 /// The server to add.
@@ -72,6 +78,12 @@ pub(super) struct AddArgs {
     /// Purpose of the server in a few words; helps search
     #[arg(long, value_name = "TEXT")]
     pub description: Option<String>,
+    /// Value for a server of a registry, as `KEY=VALUE` (repeatable)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Kind of package of a server of a registry (npm, pypi, oci, nuget, mcpb, remote) (default: the first)
+    #[arg(long, value_name = "KIND")]
+    pub package: Option<String>,
     /// Add the server without starting it first
     #[arg(long)]
     pub no_check: bool,
@@ -100,14 +112,23 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
         Err(error) => return Err(error),
     };
     let mut notes = Vec::new();
-    let pasted = pasted(args, &mut notes)?;
-    let entry = match &pasted {
-        Some(_) => Map::new(),
-        None => entry(args, &machine.current, &mut notes)?,
+    let offered = offered(args, config).await?;
+    let pasted = match &offered {
+        Some(_) => None,
+        None => pasted(args, &mut notes)?,
+    };
+    let own_name = offered.as_ref().map_or(args.name.as_str(), |offered| offered.name.as_str());
+    let entry = match (&offered, &pasted) {
+        (Some(offered), _) => {
+            notes.extend(offered.notes.iter().cloned());
+            offered.entry.keys.clone()
+        }
+        (None, Some(_)) => Map::new(),
+        (None, None) => entry(args, &machine.current, &mut notes)?,
     };
     let work = |options: hosts::ImportOptions<'_>| match &pasted {
         Some(text) => hosts::import(ImportSource::Text(text, &[]), &file, options, &machine),
-        None => hosts::add_server(&file, &args.name, &entry, options, &machine),
+        None => hosts::add_server(&file, own_name, &entry, options, &machine),
     };
     let has_secrets = if pasted.is_some() { ImportPlan::has_secrets } else { ImportPlan::stores_secrets };
     let (mut added, _) = commands::with_secrets(commands::Secrets::Kept, false, work, has_secrets)?;
@@ -116,8 +137,12 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
             Some(name) => name,
             None => return tell_nothing_new(args, &added, &file),
         },
-        None => args.name.clone(),
+        None => own_name.to_owned(),
     };
+    if let Some(offered) = offered {
+        let asked = offered.entry.asked.into_iter();
+        added.add_values(asked.filter_map(|asked| Some((asked.variable?, asked.value?))));
+    }
     let started = match args.no_check {
         true => None,
         false => {
@@ -133,7 +158,7 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
                 }
             };
             match start(loaded, &name, args.dry_run).await {
-                Ok(started) => Some(started),
+                Ok((started, _)) => Some(started),
                 Err(code) => return Ok(code),
             }
         }
@@ -156,6 +181,30 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
         false => taken_up.tell(&name, &file),
     }
     Ok(taken_up.code())
+}
+
+/// Returns the server of a registry, if that is what the arguments name.
+async fn offered(args: &AddArgs, config: Option<&Path>) -> anyhow::Result<Option<RegistryServer>> {
+    let named = if args.openapi.is_some() || !args.command.is_empty() {
+        None
+    } else {
+        match &args.url {
+            Some(url) => ServerReference::read(url).map(|reference| (reference, Some(args.name.as_str()))),
+            None => ServerReference::read(&args.name).map(|reference| (reference, None)),
+        }
+    };
+    let Some((reference, name)) = named.filter(|_| !Path::new(&args.name).exists()) else {
+        let of_registry = [(!args.set.is_empty(), "--set"), (args.package.is_some(), "--package")];
+        if let Some((_, option)) = of_registry.iter().find(|(given, _)| *given) {
+            anyhow::bail!(
+                "`{option}` is for a server of a registry, such as `nonet add io.github.owner/name {option} ...`"
+            );
+        }
+        return Ok(None);
+    };
+    let asks = !args.json && !args.dry_run;
+    let wishes = Wishes { name, package: args.package.as_deref(), values: &args.set, asks };
+    registry::get(&reference, &wishes, config).await.map(Some)
 }
 
 /// Returns the pasted text with the one server to add, if that is what the arguments are.
@@ -257,10 +306,24 @@ fn entry(args: &AddArgs, folder: &Path, notes: &mut Vec<String>) -> anyhow::Resu
     typed.entry(folder, TypedLabels { env: "--env", headers: "--header" }, notes).map_err(anyhow::Error::msg)
 }
 
+/// The definitions of a server's tools, by name.
+pub(super) type Definitions = BTreeMap<Arc<str>, Arc<Value>>;
+
+/// Starts one server of a configuration and returns the definitions of its tools; it leaves nothing behind.
+pub(super) async fn definitions(loaded: LoadedConfig, name: &str) -> anyhow::Result<Definitions> {
+    match start(loaded, name, true).await {
+        Ok((TrialResult::Ready(_), definitions)) => Ok(definitions),
+        Ok((tried, _)) => {
+            anyhow::bail!("it does not start: {}", tried.trouble().unwrap_or_default())
+        }
+        Err(_) => anyhow::bail!("interrupted"),
+    }
+}
+
 /// Starts one server of a configuration. `Err`: the exit code, if the user interrupts it.
-async fn start(loaded: LoadedConfig, name: &str, dry_run: bool) -> Result<TrialResult, u8> {
+async fn start(loaded: LoadedConfig, name: &str, dry_run: bool) -> Result<(TrialResult, Definitions), u8> {
     if let Some(tried) = TrialResult::left_out(&loaded.config, name) {
-        return Ok(tried);
+        return Ok((tried, Definitions::new()));
     }
     let gateway = match dry_run {
         true => super::gateway_of_trial(loaded),
@@ -277,7 +340,10 @@ async fn start(loaded: LoadedConfig, name: &str, dry_run: bool) -> Result<TrialR
     let started = started.map(|()| {
         let listed =
             || gateway.publisher.snapshot().catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
-        TrialResult::of(state.unwrap_or(ConnectionState::Stopped), listed)
+        let snapshot = gateway.publisher.snapshot();
+        let tools = snapshot.tools.iter().filter(|tool| &*tool.server == name);
+        let definitions = tools.map(|tool| (tool.own.clone(), tool.definition.clone())).collect();
+        (TrialResult::of(state.unwrap_or(ConnectionState::Stopped), listed), definitions)
     });
     tokio::select! {
         () = gateway.stop() => started,

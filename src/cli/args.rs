@@ -13,7 +13,7 @@ use nonet_servers::downstream::process_guard;
 use nonet_store::shared::{BY_TRUST, SHARED_COMMAND, START_COMMAND};
 
 pub(super) use self::{groups::command, read::read};
-use super::{add, approve, audit, forget, login, secret, setup, stop, trust, ui};
+use super::{add, approve, audit, forget, login, registry, secret, setup, stop, trust, ui};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -239,12 +239,8 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// The package manager that installed Nonet does this
-    #[command(hide = true, disable_help_flag = true)]
-    Update {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-        arguments: Vec<OsString>,
-    },
+    /// Update servers that came from a registry
+    Update(registry::UpdateArgs),
     /// Moved to `nonet-lab eval`
     #[command(hide = true, disable_help_flag = true)]
     Eval {
@@ -307,6 +303,8 @@ pub(super) enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Find servers in the registry
+    Find(registry::FindArgs),
     /// Add a server to servers.toml, once it has started
     Add(add::AddArgs),
     /// Remove a server from servers.toml
@@ -468,6 +466,8 @@ impl Cli {
                     | Command::Logs { json: true, .. }
                     | Command::Check { json: true, .. }
                     | Command::Add(add::AddArgs { json: true, .. })
+                    | Command::Find(registry::FindArgs { json: true, .. })
+                    | Command::Update(registry::UpdateArgs { json: true, .. })
                     | Command::Remove { json: true, .. }
                     | Command::Enable { json: true, .. }
                     | Command::Disable { json: true, .. }
@@ -510,7 +510,8 @@ impl Cli {
                     | Command::Stop(_)
                     | Command::Restart(_)
                     | Command::Ui(_)
-                    | Command::Update { .. }
+                    | Command::Update(_)
+                    | Command::Find(_)
                     | Command::Completions { .. }
             )
         );

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, process::Command};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use super::{FAILED, show};
 
@@ -10,13 +10,6 @@ use super::{FAILED, show};
 pub(super) fn lock(check: bool) {
     let instead = if check { "nonet trust --lock --check" } else { "nonet trust --lock" };
     show::complain(format_args!("`nonet lock` is deprecated: write `{instead}`"));
-}
-
-/// Refuses `nonet update`.
-pub(super) fn update() -> anyhow::Result<u8> {
-    bail!(
-        "there is no `nonet update`: the package manager that installed Nonet updates it; docs/upgrade.md has the commands"
-    )
 }
 
 /// Runs `nonet-lab eval` with these arguments if it was built beside this program. Returns its exit code.

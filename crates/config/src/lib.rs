@@ -28,6 +28,7 @@ mod quotas;
 mod rate;
 mod read;
 mod reference;
+mod registry;
 mod removed;
 mod rest;
 mod rules;
@@ -80,6 +81,7 @@ pub use paths::{LOCK_FILE, lock_file_beside};
 pub use quotas::{QuotaSettings, Quotas};
 pub use rate::Rate;
 pub use reference::reference;
+pub use registry::RegistrySettings;
 pub use rest::{OpenApi, RestSettings};
 pub use rules::OF_REST;
 pub use sandbox::{HostPort, Network, SandboxSettings};
@@ -134,6 +136,8 @@ pub struct Config {
     pub limits: LimitSettings,
     /// The sandbox of servers without their own setting.
     pub sandbox: Option<SandboxSettings>,
+    /// Where servers are found.
+    pub registry: RegistrySettings,
     /// The sentence embedder and the index.
     pub embedder: search::Settings,
     /// The servers, including disabled ones.
@@ -435,6 +439,7 @@ impl Assembler<'_> {
             guarded: asks_for_tokens(&self.written.value),
             quotas,
             limits,
+            registry: self.table("registry"),
             embedder,
             servers: servers
                 .into_iter()

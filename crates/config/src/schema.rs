@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     AddressRange, AuditSettings, Category, ClientSettings, ClusterSettings, GatewaySettings, Globs,
-    LimitSettings, PolicyRule, Profile, QuotaSettings, Rate, RedisUrl, ReplicaAddress,
+    LimitSettings, PolicyRule, Profile, QuotaSettings, Rate, RedisUrl, RegistrySettings, ReplicaAddress,
     apps::{AppTable, model_word},
     audit::syslog_url,
     auth::AuthTable,
@@ -126,13 +126,14 @@ const UNSETTABLE: [&str; 7] = [
 type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
 
 /// The tables of a config file, and the schema of each.
-pub(super) const SECTIONS: [(&str, MakeSchema); 14] = [
+pub(super) const SECTIONS: [(&str, MakeSchema); 15] = [
     ("gateway", SchemaGenerator::subschema_for::<GatewaySettings>),
     ("quotas", SchemaGenerator::subschema_for::<QuotaSettings>),
     ("limits", SchemaGenerator::subschema_for::<LimitSettings>),
     ("auth", SchemaGenerator::subschema_for::<AuthTable>),
     ("audit", SchemaGenerator::subschema_for::<AuditSettings>),
     ("cluster", SchemaGenerator::subschema_for::<ClusterSettings>),
+    ("registry", SchemaGenerator::subschema_for::<RegistrySettings>),
     ("embedder", SchemaGenerator::subschema_for::<search::Settings>),
     ("secrets", |generator| {
         entries::<SecretCommand>(generator, "secret-name", "Programs that print secrets, by name.")

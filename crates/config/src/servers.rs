@@ -42,6 +42,9 @@ pub struct ServerSettings {
     /// The purpose of the server in a few words; helps search.
     #[schemars(example = &"Issues and pull requests")]
     pub description: Option<String>,
+    /// Where the entry comes from: the server in the registry, and its version. `nonet update --servers` reads it.
+    #[schemars(example = &"io.github.example/weather@1.2.0")]
+    pub registry: Option<String>,
     /// Words for search and for profiles.
     #[serde(default)]
     #[schemars(example = json!(["files"]))]

@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-pub use self::definition::{hash, plain};
+pub use self::definition::{difference_of, hash, plain};
 use self::{
     compare::{Item, PinComparison, items, stand_in, steps, substituted, told_difference},
     lock_file::{LockFile, LockedServer},

@@ -8,7 +8,10 @@ use super::{super::fitting::broken, Cli};
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Use", &["search", "tools", "get", "call", "run", "types", "status", "ui", "logs"]),
     ("Set up", &["setup", "import", "install", "uninstall", "check", "doctor", "completions", "man"]),
-    ("Servers", &["add", "remove", "enable", "disable", "login", "logout", "secret", "reload"]),
+    (
+        "Servers",
+        &["find", "add", "update", "remove", "enable", "disable", "login", "logout", "secret", "reload"],
+    ),
     ("Safety", &["approve", "trust", "audit", "forget"]),
     ("Run", &["serve", "connect", "stop", "restart"]),
     ("Develop", &["schema"]),

@@ -74,6 +74,11 @@ fn differing(before: &Value, after: &Value) -> BTreeMap<String, Sides> {
     all
 }
 
+/// Returns the differences between two definitions for people.
+pub fn difference_of(before: &Value, after: &Value) -> String {
+    difference(before, after, Instant::now() + PATIENCE)
+}
+
 /// Returns the differences between two definitions, one line per place, with both sides of texts. Long texts
 /// are compared line by line until `end`.
 pub(super) fn difference(before: &Value, after: &Value, end: Instant) -> String {
