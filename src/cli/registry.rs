@@ -315,7 +315,12 @@ pub(super) async fn update(args: &UpdateArgs, config: Option<&Path>) -> anyhow::
         match take(update, args, &file).await {
             Ok(true) => done.push(update.name.clone()),
             Ok(false) => {}
-            Err(error) => failed.push((update.name.clone(), format!("{error:#}"))),
+            Err(error) => {
+                if !args.json {
+                    show::complain(format_args!("{}: {error:#}", update.name));
+                }
+                failed.push((update.name.clone(), format!("{error:#}")));
+            }
         }
     }
     if args.json {

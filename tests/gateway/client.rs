@@ -102,6 +102,11 @@ impl Setup {
         self.run_with(arguments, &[])
     }
 
+    /// Runs `nonet` with environment variables in the folder as it is, without sending anything yet.
+    pub fn run_again(self, variables: &[(&str, &str)]) -> Client {
+        Client::over(Arc::new(self.folder), &[], variables)
+    }
+
     /// Runs `nonet` with further arguments and environment variables, without sending anything yet.
     pub fn run_with(self, arguments: &[&str], variables: &[(&str, &str)]) -> Client {
         self.write();

@@ -94,6 +94,8 @@ mod policies;
 mod profiles;
 mod quotas;
 mod reading_rules;
+mod registry;
+mod registry_service;
 mod reloading;
 mod remembering;
 mod rest_servers;

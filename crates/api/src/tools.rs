@@ -178,9 +178,33 @@ pub struct SearchAnswer {
     /// A fact that may answer the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remembered: Option<RememberedFact>,
+    /// Servers of the registry that may have a fitting tool, if the configuration wants them named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub registry: Vec<RegistryHit>,
     /// What to do next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+}
+
+/// A server of the registry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RegistryHit {
+    /// Its name there.
+    pub name: String,
+    /// Its latest version.
+    pub version: String,
+    /// What it does; text of its author.
+    pub description: String,
+    /// How it runs: `npm`, `pypi`, `oci`, `nuget`, `mcpb` or `remote`.
+    pub runs_as: Vec<String>,
+    /// The command with which the user adds it.
+    pub add: String,
+    /// The values that it needs; only in `gateway.find_server`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<String>,
+    /// The call that asks the user to add it, if it needs no values; only in `gateway.find_server`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<NextStep>,
 }
 
 /// A category of tools.

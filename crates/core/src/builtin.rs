@@ -71,12 +71,13 @@ enum Access {
 type Question = fn(&Gateway, &Caller, &Map<String, Value>) -> Result<String, Fault>;
 
 /// All own tools, by name.
-static TOOLS: [OwnTool; 29] = [
+static TOOLS: [OwnTool; 30] = [
     runtime_server::ADD,
     background_run::TOOL,
     schedule::CANCEL,
     describe_api::TOOL,
     fetch_result::TOOL,
+    runtime_server::FIND,
     memory_facts::FORGET,
     load_tools::TOOL,
     read_resource::TOOL,
@@ -141,7 +142,7 @@ static SWITCHED: [ToolSwitch; 3] = [
 ];
 
 /// The tools that `allow_runtime_servers` adds.
-const OF_RUNTIME: [&str; 2] = ["add_server", "remove_server"];
+const OF_RUNTIME: [&str; 3] = ["add_server", "find_server", "remove_server"];
 
 /// Whether the params of a tool hold the text of a program, in which templates are text.
 pub(super) fn takes_code(tool: &Tool) -> bool {

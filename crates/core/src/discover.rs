@@ -221,8 +221,13 @@ impl Find {
             let told = "A remembered fact may answer this: see `remembered`. gateway.recall finds others.";
             hint = Some(hint.map_or_else(|| told.into(), |hint| format!("{hint} {told}")));
         }
+        let is_nothing = is_unsure && matches!(found.confidence, Confidence::None);
+        let registry = match is_nothing {
+            true => Box::pin(self.publisher.servers.suggested(query)).await.unwrap_or_default(),
+            false => Vec::new(),
+        };
         let confidence = Some(found.confidence);
-        Ok(Found::Hits(SearchAnswer { results, confidence, remembered, hint }))
+        Ok(Found::Hits(SearchAnswer { results, confidence, remembered, registry, hint }))
     }
 
     /// Answers a search without words: the categories, or all tools that pass the filters.

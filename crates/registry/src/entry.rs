@@ -243,7 +243,7 @@ impl Filling<'_> {
     fn bundle(&mut self, bundle: &UnpackedBundle) -> Result<(), Unusable> {
         let mut chosen = BTreeMap::new();
         for (key, input) in &bundle.asked {
-            chosen.insert(key.as_str(), self.values(key, input, true)?);
+            chosen.insert(key.as_str(), self.values(key, input, false)?);
         }
         let (command, args, env) = bundle.filled(&chosen);
         self.starts(&command, args, env.into_iter().map(|(name, value)| (name, json!(value))).collect());

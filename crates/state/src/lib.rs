@@ -29,6 +29,7 @@ pub mod session;
 pub mod sessions;
 pub mod signing_in;
 pub mod snapshot;
+pub mod suggesting;
 pub mod trust;
 pub mod trying;
 pub mod unmatched;

@@ -23,6 +23,7 @@ use crate::{
     personal::PersonalConnections,
     session::Caller,
     signing_in::OpenSignIn,
+    suggesting::Suggestions,
     unmatched::ReportedUnmatched,
     world::{Connections, Transition, World},
 };
@@ -79,6 +80,8 @@ pub struct Servers {
     reloads: watch::Sender<()>,
     /// Sign-ins that answers gave the links of, by server.
     pub(crate) sign_ins: DashMap<Box<str>, Arc<tokio::sync::Mutex<Option<OpenSignIn>>>>,
+    /// What the registry answered last.
+    pub(crate) suggestions: Suggestions,
     /// Held while the world is replaced.
     replacing: Mutex<()>,
     /// Sessions' servers that are being written to the file.
@@ -117,6 +120,7 @@ impl Servers {
             started: watch::Sender::new(false),
             reloads: watch::Sender::new(()),
             sign_ins: DashMap::new(),
+            suggestions: Suggestions::default(),
             replacing: Mutex::default(),
             persisting: DashSet::default(),
             log_levels: Mutex::default(),

@@ -11,7 +11,10 @@ use nonet_text::{
 use serde_json::{Map, Value, json};
 
 use super::{Access, OwnTool, read};
-use crate::{call::text_result, runtime_servers::MAX_TEXT};
+use crate::{
+    call::{answer_of, text_result},
+    runtime_servers::MAX_TEXT,
+};
 
 pub(super) const ADD: OwnTool = OwnTool {
     name: "add_server",
@@ -64,6 +67,30 @@ pub(super) const ADD: OwnTool = OwnTool {
     },
 };
 
+pub(super) const FIND: OwnTool = OwnTool {
+    name: "find_server",
+    title: "Find an MCP server in the registry",
+    description: "Finds MCP servers that are not connected yet, by words of their name or description. Propose one with its next_step: the user approves it. One that needs values is added by the user, with the command in add.",
+    properties: || {
+        json!({
+            "query": { "type": "string", "minLength": 1, "maxLength": 200, "description": "A word or two, such as postgres" },
+            "limit": { "type": "integer", "minimum": 1, "maximum": 20, "description": "How many at most (5)" },
+        })
+    },
+    required: &["query"],
+    access: Access::ReadOnly,
+    aliases: Aliases(&[("query", &["words", "q", "search", "name"]), ("limit", &["max", "count"])]),
+    run: |gateway, _, params| {
+        async move {
+            let FindArguments { query, limit } = read(params)?;
+            let found = gateway.servers.find_in_registry(query.trim(), limit.unwrap_or(5)).await;
+            let servers = found.map_err(|why| Fault::new(FaultCode::UpstreamError, format!("{why}.")))?;
+            Ok(answer_of(&json!({ "servers": &*servers })))
+        }
+        .boxed()
+    },
+};
+
 pub(super) const REMOVE: OwnTool = OwnTool {
     name: "remove_server",
     title: "Remove an added MCP server",
@@ -104,6 +131,12 @@ pub(super) fn split_command(params: &mut Map<String, Value>) -> Option<String> {
     let args: Vec<Value> = words.into_iter().map(Value::from).chain(more).collect();
     params.insert("args".into(), json!(args));
     Some("`command` was a command line, taken as `command` and `args`".into())
+}
+
+#[derive(serde::Deserialize)]
+struct FindArguments {
+    query: String,
+    limit: Option<usize>,
 }
 
 #[derive(serde::Deserialize)]
