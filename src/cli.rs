@@ -49,6 +49,7 @@ mod status;
 mod stop;
 mod table;
 mod take_up;
+mod transfer;
 mod trust;
 mod ui;
 mod version;
@@ -189,8 +190,12 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
                 (false, true) => hosts::Secrets::Variables,
                 (false, false) => hosts::Secrets::Kept,
             };
-            hosts::import(source.as_deref(), config, replace, secrets, dry_run, json)
+            match source.as_deref().map(Path::new).filter(|path| transfer::is_export(path)) {
+                Some(path) => Box::pin(transfer::import(path, config, replace, dry_run, json)).await,
+                None => hosts::import(source.as_deref(), config, replace, secrets, dry_run, json),
+            }
         }
+        Command::Export(args) => Box::pin(transfer::export(&args, config)).await,
         Command::Add(args) => add::run(&args, config).await,
         Command::Remove { server, dry_run, json } => {
             edit::remove(&server, config, edit::EditStyle { dry_run, json }).await
@@ -208,7 +213,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Uninstall { client, project, dry_run } => hosts::uninstall(&client, project, dry_run),
         Command::Find(args) => registry::find(&args, config).await,
-        Command::Update(args) => registry::update(&args, config).await,
+        Command::Update(args) => Box::pin(registry::update(&args, config)).await,
         Command::Schema { markdown: true } => {
             raw!("{}", config::reference().trim_end());
             Ok(OK)

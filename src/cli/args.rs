@@ -13,7 +13,7 @@ use nonet_servers::downstream::process_guard;
 use nonet_store::shared::{BY_TRUST, SHARED_COMMAND, START_COMMAND};
 
 pub(super) use self::{groups::command, read::read};
-use super::{add, approve, audit, forget, login, registry, secret, setup, stop, trust, ui};
+use super::{add, approve, audit, forget, login, registry, secret, setup, stop, transfer, trust, ui};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -249,7 +249,10 @@ pub(super) enum Command {
     },
     /// Set up Nonet for your clients, step by step: import, secrets, check, install
     Setup(setup::SetupArgs),
-    /// Import MCP servers from a client's configuration into servers.toml
+    /// Write a whole set-up into a file, sealed with a passphrase: servers.toml, secrets, trusted definitions,
+    /// memory, schedules
+    Export(transfer::ExportArgs),
+    /// Import MCP servers from a client's configuration into servers.toml, or a set-up that `export` wrote
     Import {
         /// Client (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli, cline,
         /// roo-code, continue, goose, lm-studio, opencode, copilot-cli, amazon-q, warp, kiro) or file
@@ -468,6 +471,7 @@ impl Cli {
                     | Command::Add(add::AddArgs { json: true, .. })
                     | Command::Find(registry::FindArgs { json: true, .. })
                     | Command::Update(registry::UpdateArgs { json: true, .. })
+                    | Command::Export(transfer::ExportArgs { json: true, .. })
                     | Command::Remove { json: true, .. }
                     | Command::Enable { json: true, .. }
                     | Command::Disable { json: true, .. }
@@ -511,6 +515,7 @@ impl Cli {
                     | Command::Restart(_)
                     | Command::Ui(_)
                     | Command::Update(_)
+                    | Command::Export(_)
                     | Command::Find(_)
                     | Command::Completions { .. }
             )

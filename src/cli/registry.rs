@@ -97,8 +97,7 @@ pub(super) async fn find(args: &FindArgs, config: Option<&Path>) -> anyhow::Resu
     }
     let mut table = show::plain_table(&["SERVER", "VERSION", "RUNS AS", "WHAT IT DOES"]);
     for server in &servers {
-        let kinds =
-            nonet_registry::ways(server, None).map(|ways| kinds(&ways)).unwrap_or_else(|_| "-".into());
+        let kinds = nonet_registry::ways(server, None).map_or_else(|_| "-".into(), |ways| kinds(&ways));
         let detail = &server.detail;
         let mark = if server.status == ServerStatus::Deprecated { " (deprecated)" } else { "" };
         let version = nonet_base::text::line(&detail.version, 20);
@@ -312,7 +311,7 @@ pub(super) async fn update(args: &UpdateArgs, config: Option<&Path>) -> anyhow::
     }
     let mut done = Vec::new();
     for update in &updates {
-        match take(update, args, &file).await {
+        match Box::pin(take(update, args, &file)).await {
             Ok(true) => done.push(update.name.clone()),
             Ok(false) => {}
             Err(error) => {

@@ -122,6 +122,7 @@ mod tasks;
 mod tokens;
 #[cfg(feature = "otel")]
 mod tracing;
+mod transfer;
 mod trusting;
 mod user_interfaces;
 mod user_page;

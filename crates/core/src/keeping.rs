@@ -15,7 +15,7 @@ pub struct Keeping {
     /// Facts, goals and tasks.
     pub(crate) memory: Memory,
     /// Records for later, and records to remember.
-    pub(crate) records: Arc<Records>,
+    pub records: Arc<Records>,
     pub(crate) store: Arc<dyn Store>,
     /// This replica's part in the cluster, if there is one.
     pub cluster: Option<Arc<Cluster>>,

@@ -435,6 +435,11 @@ impl Pins {
         }
     }
 
+    /// Returns the store of the pins, if there is one.
+    pub fn kept(&self) -> Option<Arc<PinStore>> {
+        self.db()
+    }
+
     /// Returns how many definitions wait. Blocks.
     pub fn count_waiting(&self) -> Result<usize, StoreError> {
         self.db().ok_or(StoreError::Unusable)?.count_waiting()

@@ -52,6 +52,8 @@ pub(crate) struct Row {
     pub number: u64,
     /// Whether it is for gateways of this configuration.
     pub is_ours: bool,
+    /// Whether it is only for gateways of one configuration.
+    pub of_config: bool,
 }
 
 /// A row to put. It replaces the row of this name, and keeps that row's place in the order.

@@ -19,6 +19,7 @@
 //! <name>.db.damaged-<n>         damaged files set aside: one for kept.db, up to nine for the others
 //! ```
 
+mod carried;
 pub mod doors;
 mod engine;
 mod figures;
@@ -59,6 +60,7 @@ use serde_json::Value;
 
 use self::{engine::Table, file::DbFormat};
 
+pub use carried::{CarriedPin, CarriedRecord};
 pub use figures::{LastError, NamedFigures, RecentCalls, ToolFigures};
 pub use gateway::GatewayStore;
 use lease::LeaseHolder;

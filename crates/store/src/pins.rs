@@ -54,7 +54,7 @@ impl PinKind {
         }
     }
 
-    fn of(name: &str) -> Option<Self> {
+    pub(crate) fn of(name: &str) -> Option<Self> {
         [Self::Instructions, Self::Tool, Self::Prompt].into_iter().find(|kind| kind.as_str() == name)
     }
 }

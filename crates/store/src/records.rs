@@ -125,6 +125,17 @@ impl Records {
         self.scan(kind, Scan::table(kind.as_str())).await
     }
 
+    /// Returns the records of a kind that are for gateways of this configuration, each with whether it is for them
+    /// only.
+    pub(crate) async fn ours(&self, kind: RecordKind) -> Result<Vec<(Record, bool)>, StoreError> {
+        let rows = self.engine.scan(Scan::table(kind.as_str())).await?.rows.into_iter();
+        let ours = rows.filter(|row| row.is_ours);
+        Ok(ours
+            .filter_map(|row| Some((row.of_config, record_of(kind, row)?)))
+            .map(|(of, record)| (record, of))
+            .collect())
+    }
+
     /// Writes the body and the due time of a record as it was read. Returns false, and writes nothing, if the
     /// record has been changed or removed since. The holder stays the same.
     pub async fn change(&self, record: Record) -> Result<bool, StoreError> {

@@ -146,6 +146,7 @@ impl SqliteDb {
                 put_ms: number(7)?,
                 holder: row.get(8)?,
                 number: number(9)?,
+                of_config: config.is_some(),
                 is_ours: config.is_none_or(|config| *config == *self.holder.config),
             })
         };

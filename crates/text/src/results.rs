@@ -17,7 +17,7 @@ use std::{io, sync::Arc};
 
 use serde_json::{Map, Value, json};
 
-pub use call_result::CallResult;
+pub use call_result::{CallResult, StructuredContent};
 pub use condense::{fair_share, without_repeats};
 pub use read::{bad_query, read};
 pub use value::{ResultBody, ResultValue, WRAPPER, source_of, value_of};

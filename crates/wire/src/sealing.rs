@@ -7,6 +7,7 @@
 use std::{
     fmt, fs,
     io::{self, Write},
+    num::NonZeroU32,
     path::{Path, PathBuf},
 };
 
@@ -16,8 +17,10 @@ use parking_lot::Mutex;
 use ring::{
     aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
     hkdf::{HKDF_SHA256, Salt},
+    pbkdf2,
     rand::{SecureRandom, SystemRandom},
 };
+use serde::{Deserialize, Serialize};
 
 /// The file of the secret in the state folder.
 const FILE_NAME: &str = "auth.key";
@@ -180,7 +183,11 @@ impl Sealer {
 
     /// Opens a sealed text. `None`: it was sealed with another key or for another place, or somebody changed it.
     pub fn open(&self, about: &str, sealed: &str) -> Option<Vec<u8>> {
-        if sealed.len() > MAX_SEALED {
+        self.open_within(about, sealed, MAX_SEALED)
+    }
+
+    fn open_within(&self, about: &str, sealed: &str, most: usize) -> Option<Vec<u8>> {
+        if sealed.len() > most {
             return None;
         }
         let mut bytes = URL_SAFE_NO_PAD.decode(sealed).ok()?;
@@ -202,9 +209,63 @@ impl Sealer {
     }
 }
 
+/// How often a passphrase is hashed (PBKDF2-HMAC-SHA256; OWASP Password Storage Cheat Sheet, 2023), and at most when
+/// it is read.
+const ROUNDS: u32 = 600_000;
+const MOST_ROUNDS: u32 = 10_000_000;
+/// What a passphrase seals.
+const EXPORT: &str = "export";
+
+/// A text that is sealed with a passphrase.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SealedByPassphrase {
+    /// Random, for each text.
+    salt: String,
+    /// How often the passphrase is hashed.
+    rounds: u32,
+    /// The text.
+    sealed: String,
+}
+
+impl SealedByPassphrase {
+    /// Seals a text. Takes a moment, because guessing has to.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no random numbers.
+    pub fn seal(passphrase: &str, about: &str, text: &[u8]) -> io::Result<Self> {
+        let salt = SealSecret::random()?.sealer(EXPORT).random()?;
+        let sealed = by_passphrase(passphrase, &salt, ROUNDS).seal(about, text)?;
+        Ok(Self { salt, rounds: ROUNDS, sealed })
+    }
+
+    /// Opens it. `None`: the passphrase is another one, or somebody changed the text.
+    pub fn open(&self, passphrase: &str, about: &str) -> Option<Vec<u8>> {
+        let rounds = Some(self.rounds).filter(|rounds| (1..=MOST_ROUNDS).contains(rounds))?;
+        by_passphrase(passphrase, &self.salt, rounds).open_within(about, &self.sealed, usize::MAX)
+    }
+}
+
+fn by_passphrase(passphrase: &str, salt: &str, rounds: u32) -> Sealer {
+    let mut secret = vec![0; SECRET];
+    let rounds = NonZeroU32::new(rounds).unwrap_or(NonZeroU32::MIN);
+    pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA256, rounds, salt.as_bytes(), passphrase.as_bytes(), &mut secret);
+    SealSecret(secret).sealer(EXPORT)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_same_passphrase_opens_what_it_sealed() {
+        let mut sealed = SealedByPassphrase::seal("correct horse", "a", b"all of it").expect("sealed");
+        assert_eq!(sealed.open("correct horse", "a").as_deref(), Some(&b"all of it"[..]));
+        assert_eq!(sealed.open("correct horse", "b"), None);
+        assert_eq!(sealed.open("wrong", "a"), None);
+        sealed.rounds = u32::MAX;
+        assert_eq!(sealed.open("correct horse", "a"), None, "it would take hours");
+    }
 
     #[test]
     fn only_the_same_key_purpose_and_place_open_a_seal() {

@@ -7,7 +7,10 @@ use super::{super::fitting::broken, Cli};
 /// The commands by what they are for, in the order of the help.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Use", &["search", "tools", "get", "call", "run", "types", "status", "ui", "logs"]),
-    ("Set up", &["setup", "import", "install", "uninstall", "check", "doctor", "completions", "man"]),
+    (
+        "Set up",
+        &["setup", "import", "install", "uninstall", "check", "doctor", "export", "completions", "man"],
+    ),
     (
         "Servers",
         &["find", "add", "update", "remove", "enable", "disable", "login", "logout", "secret", "reload"],

@@ -18,7 +18,7 @@ use nonet_servers::{
 use nonet_state::{grants::RunApproval, questions::ApprovalRequest, session::Caller};
 use nonet_text::{
     fault::{Fault, FaultCode},
-    results::{CallResult, json_start},
+    results::{CallResult, StructuredContent, json_start},
     template::{self, FilledTemplate},
 };
 use parking_lot::Mutex;
@@ -307,9 +307,11 @@ pub(crate) fn waits_for_user(asked: &RunApproval) -> Fault {
 fn compare_output(caller: &Caller, tool: &Tool, result: &CallResult) {
     let Some(schema) = tool.output().filter(|_| !caller.session.knows_of_output(&tool.full)) else { return };
     let differs = match result.structured(MOST_COMPARED) {
-        Ok(Some(value)) => schema.first_fault(&value).map(|fault| format!("structuredContent{fault}")),
-        Ok(None) => Some("it has no structuredContent".into()),
-        Err(()) => None,
+        StructuredContent::Value(value) => {
+            schema.first_fault(&value).map(|fault| format!("structuredContent{fault}"))
+        }
+        StructuredContent::Absent => Some("it has no structuredContent".into()),
+        StructuredContent::Unread => None,
     };
     if let Some(differs) = differs {
         caller.session.tell_of_output(&tool.full);

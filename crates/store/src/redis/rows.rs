@@ -215,6 +215,8 @@ fn scanned(tables: &[Table], fields: [Vec<u8>; 10]) -> Option<Row> {
             holder: holder.ok()?.parse().ok()?,
             number: number_of(number)?,
             is_ours: true,
+            // All replicas have one.
+            of_config: false,
         })
     };
     let row = row();

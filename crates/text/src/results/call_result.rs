@@ -26,6 +26,17 @@ pub struct CallResult {
     is_fitted: bool,
 }
 
+/// The structured content of a result.
+#[derive(Debug)]
+pub enum StructuredContent<'a> {
+    /// There is none.
+    Absent,
+    /// It is small enough to be looked at.
+    Value(Cow<'a, Value>),
+    /// It is large, or has a number that no type can hold.
+    Unread,
+}
+
 #[derive(Debug)]
 enum Form {
     Raw(Raw),
@@ -226,17 +237,19 @@ impl CallResult {
         }
     }
 
-    /// Returns its structured content; `Err` if that has more than `most` bytes, or cannot be read.
-    pub fn structured(&self, most: usize) -> Result<Option<Cow<'_, Value>>, ()> {
+    /// Returns its structured content, if that has at most `most` bytes.
+    pub fn structured(&self, most: usize) -> StructuredContent<'_> {
         match &self.form {
-            Form::Raw(Raw { value: None, .. }) => Ok(None),
+            Form::Raw(Raw { value: None, .. }) => StructuredContent::Absent,
             Form::Raw(Raw { json, value: Some(at), .. }) if at.len() <= most => {
-                serde_json::from_slice(&json[at.clone()]).map(|value| Some(Cow::Owned(value))).map_err(drop)
+                let value = serde_json::from_slice(&json[at.clone()]);
+                value.map_or(StructuredContent::Unread, |value| StructuredContent::Value(Cow::Owned(value)))
             }
-            Form::Raw(_) => Err(()),
+            Form::Raw(_) => StructuredContent::Unread,
             Form::Tree(tree) => match tree.get("structuredContent") {
-                Some(value) if self.share.is_some() || json_len(value) > most => Err(()),
-                value => Ok(value.map(Cow::Borrowed)),
+                None => StructuredContent::Absent,
+                Some(value) if self.share.is_some() || json_len(value) > most => StructuredContent::Unread,
+                Some(value) => StructuredContent::Value(Cow::Borrowed(value)),
             },
         }
     }
