@@ -52,13 +52,14 @@ use nonet_core::{FollowedResource, Gate, Gateway};
 use nonet_meta::{self as meta, MetaAnswer};
 use nonet_parts::{
     quotas::{Account, QuotaExceeded},
+    skills::served,
     trace,
 };
 use nonet_peer::{
     client::{ClientPeer, ClientWay},
     lines,
     reply::Reply,
-    request::{RequestContext, TaskWish},
+    request::{RequestContext, RequestParams, TaskWish},
 };
 use nonet_servers::downstream::{LogLevel, UI_EXTENSION};
 use nonet_state::session::{Caller, Session, TaskMode};
@@ -552,6 +553,9 @@ impl NonetServer {
         if self.gateway.servers.config().shows_ui(self.session.profile.as_deref()) {
             set_member(&mut extensions, UI_EXTENSION, json!({}));
         }
+        if !self.gateway.servers.config().gateway.skills.is_empty() {
+            set_member(&mut extensions, served::EXTENSION, json!({ "directoryRead": true }));
+        }
         let capabilities = json!({
             "extensions": extensions,
             "logging": {},
@@ -698,6 +702,20 @@ impl NonetServer {
             }
             Err(asked) => Reply::Asks(asked),
         })
+    }
+
+    async fn list_skills(&self, context: &RequestContext) -> Result<Value, ErrorData> {
+        let skills = self.gateway.calls.served_skills(&self.who(context)).await?;
+        let entries: Vec<Value> = skills.into_iter().map(|skill| skill.entry).collect();
+        Ok(prompts_resources::of_skills(json!({ "skills": entries }), context.is_stateless(), true))
+    }
+
+    async fn get_skill(&self, params: RequestParams, context: &RequestContext) -> Result<Value, ErrorData> {
+        let method = params.method.clone();
+        let uri = params.parse::<ReadResourceRequestParams>()?.uri;
+        let answer = self.gateway.calls.served_skill(&self.who(context), &method, &uri).await?;
+        let cached = &*method == "skills/get";
+        Ok(prompts_resources::of_skills(answer, context.is_stateless(), cached))
     }
 
     async fn subscribe(&self, uri: String, context: &RequestContext) -> Result<(), ErrorData> {

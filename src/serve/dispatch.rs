@@ -97,6 +97,12 @@ impl NonetServer {
             "resources/read" => {
                 self.read_resource(params.parse::<ReadResourceRequestParams>()?, context).await
             }
+            "skills/list" => {
+                // The list is one page.
+                params.cursor()?;
+                self.list_skills(context).await.map(plain)
+            }
+            "skills/get" | "resources/directory/read" => self.get_skill(params, context).await.map(plain),
             "resources/subscribe" => {
                 self.subscribe(params.parse::<SubscribeRequestParams>()?.uri, context).await.map(|()| empty())
             }

@@ -1,6 +1,6 @@
 //! The results of requests for prompts, resources and completions, in the form of the client's era.
 
-use nonet_core::ListPage;
+use nonet_core::{ListPage, serving_skills};
 use rmcp::ErrorData;
 use serde_json::{Value, json};
 
@@ -35,6 +35,14 @@ fn result(mut result: Value, stateless: bool, cached: bool) -> Value {
         }
     }
     result
+}
+
+/// Returns an answer about skills with the fields of the client's era. `cached`: how long it is fresh is part of it.
+pub(super) fn of_skills(mut answer: Value, stateless: bool, cached: bool) -> Value {
+    if stateless && cached {
+        answer["ttlMs"] = json!(serving_skills::FRESH.as_millis() as u64);
+    }
+    result(answer, stateless, cached)
 }
 
 /// Checks that a server's answer contains this field.

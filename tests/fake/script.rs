@@ -39,6 +39,8 @@ pub struct Script {
     /// Resource templates, as listed. URIs that start like one of them can be read, and their text is the
     /// URI.
     pub templates: Vec<Value>,
+    /// Entries of `skills/list`. Their files are resources.
+    pub skills: Vec<Value>,
     /// In the modern era each call first answers `input_required`, then runs as scripted.
     pub modern_needs_input: bool,
     /// Puts `resultType` on every result (true) or on none (false), whatever the era asks for.

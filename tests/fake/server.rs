@@ -154,6 +154,9 @@ impl Server {
         if self.script.has_resources() {
             capabilities["resources"] = json!({ "subscribe": true });
         }
+        if !self.script.skills.is_empty() {
+            capabilities["extensions"] = json!({ "io.modelcontextprotocol/skills": {} });
+        }
         capabilities
     }
 
@@ -224,6 +227,9 @@ impl Server {
             "resources/list" if script.has_resources() => {
                 let listed = script.resources.iter().filter(|resource| !resource.unlisted);
                 json!({ "resources": listed.map(Resource::definition).collect::<Vec<_>>() })
+            }
+            "skills/list" if !script.skills.is_empty() => {
+                json!({ "skills": script.skills, "ttlMs": 0, "cacheScope": "private" })
             }
             "resources/templates/list" if script.has_resources() => {
                 json!({ "resourceTemplates": script.templates })

@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::{
     inside::Inside,
@@ -167,4 +168,114 @@ async fn a_skill_is_called_as_execute_tool_would_read_it() {
     }
     let fault = inside.fault("use_skill", json!({ "command": "/nothing at all" })).await;
     assert_eq!(fault["code"], "not_found", "{fault}");
+}
+
+/// An entry of a server's skill, and its files as resources. `announced` is the text that the entry is about.
+fn offered(announced: &str, given: &str) -> Value {
+    let uri = "skill://acme/refunds/SKILL.md";
+    let form = "skill://acme/refunds/parts/form.md";
+    let digest = |text: &str| {
+        let hash = Sha256::digest(text.as_bytes());
+        format!("sha256:{}", hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    };
+    let file = |uri: &str, text: &str| json!({ "uri": uri, "digest": digest(text), "size": text.len() });
+    json!({
+        "tools": [{ "name": "look" }],
+        "skills": [{
+            "uri": uri,
+            "frontmatter": { "name": "refunds", "description": "Gives money back to a customer" },
+            "resources": [file(uri, announced), file(form, "A form.")],
+        }],
+        "resources": [
+            { "uri": uri, "text": given, "unlisted": true },
+            { "uri": form, "text": "A form.", "unlisted": true },
+            { "uri": "skill://acme/refunds/secret.md", "text": "unlisted", "unlisted": true },
+        ],
+    })
+}
+
+const REFUNDS: &str = "---\nname: refunds\ndescription: Gives money back to a customer\n---\nAsk for the receipt of $ARGUMENTS.\n";
+
+#[tokio::test]
+async fn skills_of_servers_are_found_and_used_as_their_entries_announce_them() {
+    let inside = Setup::new().server("shop", offered(REFUNDS, REFUNDS)).open().await;
+    let found = inside.answer("search_tools", json!({ "query": "give a customer money back" })).await;
+    assert_eq!(found["results"][0]["name"], "skills.shop/refunds", "{found}");
+    let listed = inside.answer("use_skill", json!({})).await;
+    assert_eq!(listed["skills"][0]["name"], "shop/refunds", "{listed}");
+    let used = inside.call("use_skill", json!({ "command": "shop/refunds", "arguments": "order 7" })).await;
+    assert!(text_of(&used).contains("Ask for the receipt of order 7."), "{used}");
+    assert!(
+        text_of(&used).contains("parts/form.md") && text_of(&used).contains("skill `shop/refunds`"),
+        "{used}"
+    );
+    let file = inside.call("use_skill", json!({ "command": "shop/refunds", "file": "parts/form.md" })).await;
+    assert_eq!(text_of(&file), "A form.");
+    let called = inside.execute("skills.shop/refunds", json!({ "arguments": "order 8" })).await;
+    assert!(text_of(&called).contains("receipt of order 8"), "{called}");
+    for file in ["secret.md", "../other/SKILL.md", ""] {
+        let fault = inside.fault("use_skill", json!({ "command": "shop/refunds", "file": file })).await;
+        assert_eq!(fault["code"], "not_found", "{file}: {fault}");
+    }
+}
+
+#[tokio::test]
+async fn a_skill_that_is_not_as_announced_is_not_used() {
+    let evil = REFUNDS.replace("receipt", "ruin!!!");
+    let longer = format!("{REFUNDS}More.");
+    let lie = REFUNDS.replace("customer", "stranger");
+    for (announced, given, part) in [
+        (REFUNDS, &evil[..], "SHA-256"),
+        (REFUNDS, &longer, "the server announced"),
+        (&lie, &lie, "`description`"),
+    ] {
+        let inside = Setup::new().server("shop", offered(announced, given)).open().await;
+        let fault = inside.fault("use_skill", json!({ "command": "shop/refunds" })).await;
+        let message = fault["message"].as_str().expect("a message");
+        assert!(message.contains(part) && message.contains("is not used"), "{part}: {fault}");
+    }
+}
+
+#[test]
+fn skills_of_folders_are_served_by_the_extension() {
+    let setup = Setup::new().gateway("skills = ['skills']\n[profiles.none]\ndeny = ['skills.*']");
+    let folder = setup.path("skills/pdf/parts");
+    fs::create_dir_all(&folder).expect("a folder");
+    let text = "---\nname: pdf\ndescription: Fills forms\n---\nDo it.\n";
+    fs::write(setup.path("skills/pdf/SKILL.md"), text).expect("a file");
+    fs::write(folder.join("form.md"), "A form.").expect("a file");
+    let mut client = setup.start_program_silently();
+    let answer = client.initialize("2025-11-25", json!({}));
+    let extension = &answer["result"]["capabilities"]["extensions"]["io.modelcontextprotocol/skills"];
+    assert_eq!(*extension, json!({ "directoryRead": true }), "{answer}");
+    let list = client.request("skills/list", json!({}))["result"].take();
+    assert_eq!(
+        (&list["ttlMs"], &list["skills"][0]["uri"]),
+        (&Value::Null, &json!("skill://nonet/pdf/SKILL.md"))
+    );
+    let modern = client.beside(&[]).modern("skills/list", json!({}), json!({}))["result"].take();
+    assert_eq!((&modern["skills"], &modern["resultType"]), (&list["skills"], &json!("complete")));
+    assert_eq!((&modern["ttlMs"], &modern["cacheScope"]), (&json!(10_000), &json!("private")));
+    let got = client.request("skills/get", json!({ "uri": "skill://nonet/pdf/SKILL.md" }))["result"].take();
+    assert_eq!(got["skill"], list["skills"][0]);
+    let read =
+        client.request("resources/read", json!({ "uri": "skill://nonet/pdf/SKILL.md" }))["result"].take();
+    assert_eq!(read["contents"][0]["text"], text);
+    let inside =
+        client.request("resources/directory/read", json!({ "uri": "skill://nonet/pdf" }))["result"].take();
+    assert_eq!(
+        inside["resources"][1],
+        json!({ "uri": "skill://nonet/pdf/parts", "name": "parts", "mimeType": "inode/directory" })
+    );
+    for (method, uri) in [
+        ("skills/get", "skill://nonet/nothing/SKILL.md"),
+        ("resources/read", "skill://nonet/pdf/../../servers.toml"),
+        ("resources/directory/read", "skill://nonet/pdf/SKILL.md"),
+    ] {
+        let error = client.request(method, json!({ "uri": uri }))["error"].take();
+        assert_eq!(error["code"], -32602, "{method} {uri}: {error}");
+    }
+    let mut denied = client.beside(&["--profile", "none"]);
+    denied.shake_hands(json!({}));
+    assert_eq!(denied.request("skills/list", json!({}))["result"]["skills"], json!([]));
 }

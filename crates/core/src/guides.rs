@@ -16,7 +16,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use nonet_config::{App, AppKind, Config, LONGEST_TIME};
-use nonet_parts::skills::{self, FoundSkills, Skill};
+use nonet_parts::skills::{self, FoundSkills, Skill, served::ServedSkill};
 use nonet_servers::{
     catalog::{APPS, EntryKind, Listing, SKILLS, Tool, guide},
     downstream::CallError,
@@ -27,7 +27,7 @@ use serde_json::{Map, Value};
 use tokio::{sync::Mutex, task::JoinHandle, time::timeout};
 
 use super::{AppArguments, SkillArguments, interrupt::Interrupt};
-use crate::calls::Calls;
+use crate::{calls::Calls, serving_skills::Digests};
 use nonet_state::{
     faults::call_fault,
     publisher::{KnownList, KnownLists},
@@ -51,6 +51,7 @@ pub(super) struct Guides {
     skills: ArcSwap<Vec<Skill>>,
     /// Whether the listed skills are out of date.
     is_behind: AtomicBool,
+    digests: Digests,
 }
 
 #[derive(Debug, Default)]
@@ -106,6 +107,11 @@ impl Guides {
         self.skills.load_full()
     }
 
+    /// Returns these skills with the digests of their files; none if reading takes longer than `limit`.
+    pub(super) async fn served(&self, limit: Duration) -> Option<Arc<Vec<ServedSkill>>> {
+        self.digests.of(self.skills(), limit).await
+    }
+
     /// Whether the listed skills are out of date.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Acquire)
@@ -133,7 +139,8 @@ fn list_of_skills(local: &[Skill], known: &KnownLists) -> Listing {
     let (of_sessions, of_all): (Vec<_>, Vec<_>) =
         known.iter().partition(|(_, known)| known.session.is_some());
     let prompts = of_all.into_iter().chain(of_sessions).flat_map(|(server, known)| {
-        known.listing.prompts.iter().filter_map(move |prompt| guide::prompt(server, prompt))
+        let prompts = known.listing.prompts.iter().filter_map(move |prompt| guide::prompt(server, prompt));
+        prompts.chain(known.listing.skills.iter().filter_map(move |entry| guide::server_skill(server, entry)))
     });
     let about = "Instructions to follow, read with use_skill: the user's skills and the prompts of servers";
     let mut listed = listing(local.chain(prompts).take(MAX_SKILLS), about);

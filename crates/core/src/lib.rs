@@ -35,6 +35,7 @@ mod reload;
 pub mod run;
 mod runtime_servers;
 mod scheduling;
+pub mod serving_skills;
 mod skills;
 pub mod status;
 mod ties;

@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use nonet_base::{json::set_member, text::clip};
+use nonet_parts::skills::served::{self, ServedSkill};
 use nonet_servers::{
     catalog::{GATEWAY, SKILLS, Tool},
     downstream::{CallControl, CallError, Connection, LogLevel, ResourceSubscription},
@@ -124,7 +125,14 @@ impl Calls {
     pub async fn resources(&self, caller: &Caller, cursor: Option<&str>) -> Result<ListPage, ErrorData> {
         self.listed(caller, |_| false).await;
         let gate = Gate::of(&self.publisher, &caller.session);
-        Self::shown(gate.catalog().passed().resources().iter(), |one| gate.shows_resource(one), cursor)
+        let shown = |one: &OfferedItem| gate.shows_resource(one);
+        let mut page = Self::shown(gate.catalog().passed().resources().iter(), shown, cursor)?;
+        // The skills of the folders are few, and come with the first page.
+        if cursor.is_none() && !gate.config().gateway.skills.is_empty() {
+            let skills = self.served_skills(caller).await?;
+            page.entries.extend(skills.iter().map(ServedSkill::resource));
+        }
+        Ok(page)
     }
 
     /// Lists the resource templates visible to a caller.
@@ -171,6 +179,9 @@ impl Calls {
         if is_notices(caller, uri) {
             return Ok(self.read_notices(caller, uri).await);
         }
+        if served::is_own(uri) {
+            return self.skill_file(caller, uri).await;
+        }
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
         self.read_from(caller, uri, &server, &own).await
@@ -210,6 +221,17 @@ impl Calls {
             return read.map_err(|error| unread(uri, &error));
         }
         self.read_resource(caller, uri).await.map_err(|error| unread(uri, &error))
+    }
+
+    /// Returns what a server has under a URI of its own, without a look inside.
+    pub(super) async fn read_of_server(
+        &self,
+        caller: &Caller,
+        server: &Arc<str>,
+        uri: &str,
+    ) -> Result<Value, ErrorData> {
+        let (connection, control, wait) = self.route(caller, server)?;
+        connection.read_resource(uri, control, wait).await.map_err(|error| to_rpc_error(server, error))
     }
 
     async fn read_from(

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use nonet_api::notice::Notice;
 use nonet_base::text::{clean, clip};
-use nonet_parts::skills::Skill;
+use nonet_parts::skills::{Skill, served::OfferedSkill};
 use nonet_schema::ValidParams;
 use nonet_search::{Boosts, Document, Index};
 use nonet_servers::{
@@ -134,6 +134,15 @@ fn listed(local: &[Skill], gate: &Gate) -> Vec<ListedSkill> {
     let prompts = prompts.map(|(server, prompt)| (server, Prompt::of(prompt)));
     let is_shown =
         |server: &str, own: &str| !matches!(gate.verdict_on_prompt(server, own), PolicyVerdict::Deny(_));
+    let offered = gate.catalog().servers().iter().filter(|(server, _)| gate.sees(server));
+    let offered = offered.flat_map(|(server, entry)| {
+        let skills = entry.listing.skills.iter().filter_map(OfferedSkill::of);
+        skills.filter(|skill| is_shown(server, skill.name)).map(move |skill| ListedSkill {
+            name: format!("{server}/{}", skill.name),
+            description: clean(skill.description).into_owned(),
+            arguments: Vec::new(),
+        })
+    });
     let prompts = prompts.filter(|(server, prompt)| is_shown(server, prompt.name)).map(|(server, prompt)| {
         let shown = |(name, required): &(&str, bool)| format!("{name}{}", if *required { "" } else { "?" });
         ListedSkill {
@@ -142,7 +151,11 @@ fn listed(local: &[Skill], gate: &Gate) -> Vec<ListedSkill> {
             arguments: prompt.arguments.iter().map(shown).collect(),
         }
     });
-    local.chain(prompts).filter(|skill| gate.kept_from(EntryKind::Skill, &skill.name).is_none()).collect()
+    local
+        .chain(prompts)
+        .chain(offered)
+        .filter(|skill| gate.kept_from(EntryKind::Skill, &skill.name).is_none())
+        .collect()
 }
 
 impl Calls {
@@ -203,8 +216,21 @@ impl Calls {
                     let params = prompt.arguments(given.clone());
                     let asked = (server.as_ref(), prompt.name);
                     let verdict = gate.verdict_on_use(caller, ItemKind::Prompt, asked, &params);
-                    may_get(&gate, server, &prompt, verdict, approved)?;
+                    may_get(&gate, server, prompt.name, verdict, approved)?;
                     let result = self.prompt(caller, &gate, server, command, &prompt, given).await?;
+                    self.observing.guided(caller, EntryKind::Skill, &name);
+                    return Ok(result);
+                }
+                let is_it = |skill: &OfferedSkill<'_>| is_meant(&format!("{server}/{}", skill.name));
+                if let Some(skill) = entry.listing.skills.iter().filter_map(OfferedSkill::of).find(is_it)
+                    && gate.sees(server)
+                {
+                    let name = format!("{server}/{}", skill.name);
+                    may_use(&gate, &name)?;
+                    let asked = (server.as_ref(), skill.name);
+                    let verdict = gate.verdict_on_use(caller, ItemKind::Prompt, asked, &Map::new());
+                    may_get(&gate, server, skill.name, verdict, approved)?;
+                    let result = self.offered_skill(caller, &gate, server, &skill, arguments).await?;
                     self.observing.guided(caller, EntryKind::Skill, &name);
                     return Ok(result);
                 }
@@ -260,6 +286,68 @@ impl Calls {
     }
 }
 
+impl Calls {
+    /// Returns a skill that a server offers, or a file of it, as its entry announces it. Nothing else of the server's
+    /// is used.
+    async fn offered_skill(
+        &self,
+        caller: &Caller,
+        gate: &Gate,
+        server: &Arc<str>,
+        skill: &OfferedSkill<'_>,
+        arguments: SkillArguments,
+    ) -> Result<Value, Interrupt> {
+        let label = format!("{server}/{}", skill.name);
+        let SkillArguments { file, arguments: given, .. } = arguments;
+        let uri = match &file {
+            None => Some(skill.uri.to_owned()),
+            Some(file) => skill.uri_of(file),
+        };
+        let Some(uri) = uri else {
+            let has = skill.files().join(", ");
+            let message =
+                format!("The skill `{label}` has no file `{}`; it has: {has}.", file.unwrap_or_default());
+            let fault = Fault::new(FaultCode::NotFound, message);
+            return Err(fault.next("use_skill", json!({ "command": label })).into());
+        };
+        let refused = |why: String| {
+            let message = format!(
+                "The skill `{label}` is not used: {why}. Tell the user that `{server}` may have changed it."
+            );
+            Fault::new(FaultCode::UpstreamError, message)
+        };
+        let result =
+            self.read_of_server(caller, server, &uri).await.map_err(|error| refused(error.message.into()))?;
+        let text = skill.checked(&uri, &result).map_err(|why| refused(format!("`{uri}`: {why}")))?;
+        let Some(settings) = gate.connection(server).map(|connection| connection.settings()) else {
+            return Err(refused(format!("`{server}` is no longer configured")).into());
+        };
+        let passing = ContentInTransit { gate, caller, server, settings: &settings, label: &label };
+        let block = match file.is_some() {
+            true => text_result(text),
+            false => {
+                let files: Vec<String> = skill.files().into_iter().map(String::from).collect();
+                text_result(follow(&label, &with_arguments(text, given), &files))
+            }
+        };
+        Ok(self.inspected(passing, block).await?)
+    }
+}
+
+/// Puts what follows a skill's name into its text.
+fn with_arguments(mut text: String, given: Option<Value>) -> String {
+    let given = match &given {
+        None => String::new(),
+        Some(given) => given.as_str().map_or_else(|| given.to_string(), String::from),
+    };
+    if text.contains("$ARGUMENTS") {
+        text = text.replace("$ARGUMENTS", &given);
+    } else if !given.is_empty() {
+        text.push_str(&format!("\n\nArguments: {given}\n"));
+    }
+    text
+}
+
 /// Reads the arguments of a prompt as leniently as a tool's params. Plain text, and what does not fit, stays
 /// as it is.
 fn read_arguments(caller: &Caller, gate: &Gate, skill: &str, given: Value) -> Value {
@@ -289,15 +377,9 @@ fn may_use(gate: &Gate, skill: &str) -> Result<(), Fault> {
 
 /// Checks the rules for a server's prompt. A prompt that needs approval at each use has to be called like a
 /// tool, because that call asks the user.
-fn may_get(
-    gate: &Gate,
-    server: &str,
-    prompt: &Prompt<'_>,
-    on_use: PolicyVerdict,
-    approved: bool,
-) -> Result<(), Fault> {
-    let full = name::full_name(SKILLS, &format!("{server}/{}", prompt.name));
-    match stricter(gate.verdict_on_prompt(server, prompt.name), on_use) {
+fn may_get(gate: &Gate, server: &str, own: &str, on_use: PolicyVerdict, approved: bool) -> Result<(), Fault> {
+    let full = name::full_name(SKILLS, &format!("{server}/{own}"));
+    match stricter(gate.verdict_on_prompt(server, own), on_use) {
         PolicyVerdict::Allow => Ok(()),
         PolicyVerdict::Approve(_) if approved => Ok(()),
         PolicyVerdict::Approve(rule) => {
@@ -382,7 +464,7 @@ async fn local_skill(skill: Skill, arguments: SkillArguments) -> Result<Value, F
         Some(file) => skill.file(file).map(|text| (text, Vec::new())),
         None => skill.text().map(|text| (text, skill.files())),
     });
-    let (mut text, files) = match timeout(READING, reading).await {
+    let (text, files) = match timeout(READING, reading).await {
         Ok(Ok(read)) => read.map_err(|error| {
             Fault::new(FaultCode::NotFound, format!("The skill `{name}`: {error}.")).next("use_skill", again)
         })?,
@@ -395,15 +477,7 @@ async fn local_skill(skill: Skill, arguments: SkillArguments) -> Result<Value, F
     if file.is_some() {
         return Ok(text_result(text));
     }
-    let given = match &given {
-        None => String::new(),
-        Some(given) => given.as_str().map_or_else(|| given.to_string(), String::from),
-    };
-    if text.contains("$ARGUMENTS") {
-        text = text.replace("$ARGUMENTS", &given);
-    } else if !given.is_empty() {
-        text.push_str(&format!("\n\nArguments: {given}\n"));
-    }
+    let text = with_arguments(text, given);
     Ok(text_result(follow(&name, &text, &files)))
 }
 

@@ -4,6 +4,8 @@
 //! beside it are read by relative path. Nothing outside the folder is read, even through links, and only
 //! files of limited size: no pipe, no device. This room reads files and knows nothing of servers.
 
+pub mod served;
+
 use std::{
     fs,
     path::{Component, Path, PathBuf},

@@ -64,6 +64,9 @@ pub struct Listing {
     /// Resource template definitions, verbatim.
     #[serde(default)]
     pub templates: Vec<Value>,
+    /// Entries of its skills (the extension `io.modelcontextprotocol/skills`), verbatim.
+    #[serde(default)]
+    pub skills: Vec<Value>,
     /// The server's instructions or description, from its handshake.
     #[serde(default)]
     pub about: String,

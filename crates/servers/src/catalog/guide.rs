@@ -77,6 +77,19 @@ pub fn prompt(server: &str, listed: &Value) -> Option<Value> {
     }))
 }
 
+/// Returns the definition of a skill that a server offers; `None` if its entry has no usable name.
+pub fn server_skill(server: &str, entry: &Value) -> Option<Value> {
+    let text = |key: &str| entry.get("frontmatter")?.get(key)?.as_str();
+    let name = text("name").filter(|name| !name.is_empty() && name.chars().count() <= MAX_NAME)?;
+    Some(json!({
+        "name": format!("{server}/{name}"),
+        "description": clip(text("description").unwrap_or_default(), DESCRIPTION),
+        "inputSchema": *SKILL_INPUT,
+        "annotations": { "readOnlyHint": true },
+        "server": server,
+    }))
+}
+
 /// Returns the definition of an app.
 pub fn app(id: &str, description: &str, input_schema: Option<&Value>) -> Value {
     json!({
@@ -132,7 +145,7 @@ impl Tool {
             }
             EntryKind::Skill => {
                 put("command", json!(&*self.name));
-                if self.of.is_none() {
+                if self.of.is_none() || self.schema.raw() == &*SKILL_INPUT {
                     for key in ["arguments", "file"] {
                         if let Some(value) = params.shift_remove(key) {
                             put(key, value);

@@ -24,6 +24,8 @@ const MAX_PAGES: usize = 200;
 pub(super) const MAX_ENTRIES: usize = 10_000;
 /// The longest time for one page of a list, and for opening a change stream.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The extension of skills (SEP-2640).
+const SKILLS_EXTENSION: &str = "io.modelcontextprotocol/skills";
 /// The delay before reopening a change stream that ended, and before retrying a refused one.
 const RELISTEN: Duration = Duration::from_secs(5);
 const LISTEN_AGAIN: Duration = Duration::from_secs(60);
@@ -64,10 +66,13 @@ pub(super) async fn list(
     let (has_prompts, has_resources) =
         (info.capabilities.prompts.is_some(), info.capabilities.resources.is_some());
     // Concurrently: a server that answers none of them is ready after one time limit.
-    let (prompts, resources, templates) = futures::join!(
+    let extensions = info.capabilities.extensions.as_ref();
+    let has_skills = extensions.is_some_and(|extensions| extensions.contains_key(SKILLS_EXTENSION));
+    let (prompts, resources, templates, skills) = futures::join!(
         more(has_prompts, "prompts/list", "prompts"),
         more(has_resources, "resources/list", "resources"),
         more(has_resources, "resources/templates/list", "resourceTemplates"),
+        more(has_skills, "skills/list", "skills"),
     );
     let about = info.instructions.clone().or_else(|| info.server_info.as_ref()?.description.clone());
     let tools = tools.into_iter().map(Arc::new).collect();
@@ -76,6 +81,7 @@ pub(super) async fn list(
         prompts,
         resources,
         templates,
+        skills,
         about: about.unwrap_or_default(),
         ..Listing::default()
     })
