@@ -6,7 +6,4 @@
 #[cfg(test)]
 mod architecture;
 pub mod cli;
-#[cfg(any(test, fuzzing))]
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod serve;

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nonet::fuzzing::envelope(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nonet_fuzzing::envelope(bytes));

@@ -11,6 +11,7 @@ mod calls;
 mod clients;
 pub(super) mod gateways;
 mod questions;
+mod registry;
 mod servers;
 mod setup;
 mod tools;
@@ -289,6 +290,7 @@ fn api(gateway: &Arc<Gateway>) -> Router {
         .merge(gateways::routes())
         .merge(questions::routes())
         .merge(servers::routes())
+        .merge(registry::routes())
         .merge(setup::routes())
         .merge(tools::routes())
         .merge(clients::routes())
@@ -580,6 +582,7 @@ mod tests {
             include_str!("page/clients.rs"),
             include_str!("page/gateways.rs"),
             include_str!("page/questions.rs"),
+            include_str!("page/registry.rs"),
             include_str!("page/servers.rs"),
             include_str!("page/setup.rs"),
             include_str!("page/tools.rs"),

@@ -1,5 +1,6 @@
 //! The results of requests for prompts, resources and completions, in the form of the client's era.
 
+use nonet_base::{clock::millis, json::set_member};
 use nonet_core::{ListPage, serving_skills};
 use rmcp::ErrorData;
 use serde_json::{Value, json};
@@ -40,7 +41,7 @@ fn result(mut result: Value, stateless: bool, cached: bool) -> Value {
 /// Returns an answer about skills with the fields of the client's era. `cached`: how long it is fresh is part of it.
 pub(super) fn of_skills(mut answer: Value, stateless: bool, cached: bool) -> Value {
     if stateless && cached {
-        answer["ttlMs"] = json!(serving_skills::FRESH.as_millis() as u64);
+        set_member(&mut answer, "ttlMs", millis(serving_skills::FRESH));
     }
     result(answer, stateless, cached)
 }

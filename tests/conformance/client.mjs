@@ -127,6 +127,19 @@ async function call(params) {
     }
 }
 
+/** Uses each skill, and its files if it is as its server has announced it. */
+async function useSkills() {
+    const use = async (args) => (await request('tools/call', { name: 'use_skill', arguments: args })).result;
+    const { skills } = JSON.parse((await use({})).content[0].text);
+    for (const { name } of skills) {
+        const skill = await use({ command: name });
+        const text = skill.content[0].text;
+        console.log('use_skill', name, text);
+        const files = /each read with use_skill [^:]*:[^:]*: (.*)/.exec(text)?.[1].split(', ') ?? [];
+        for (const file of skill.isError ? [] : files) console.log(file, JSON.stringify(await use({ command: name, file })));
+    }
+}
+
 async function run() {
     await request('initialize', {
         protocolVersion: '2025-11-25',
@@ -169,6 +182,7 @@ async function run() {
     }
     const { resources } = (await request('resources/list', {})).result ?? {};
     for (const resource of resources ?? []) await request('resources/read', { uri: resource.uri });
+    if (scenario.startsWith('sep-2640-client-verify-')) await useSkills();
 }
 
 const limit = setTimeout(() => child.kill(), patience + 10_000);

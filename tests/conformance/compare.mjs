@@ -8,7 +8,11 @@ import { readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 
 /** Client scenarios that are not required by the revisions, and passed. */
-const MORE = ['json-schema-2020-12-preservation', 'auth/client-credentials-basic'];
+const MORE = [
+    'json-schema-2020-12-preservation',
+    'auth/client-credentials-basic',
+    ...['no-prefetch', 'verify-digest', 'verify-size', 'verify-frontmatter'].map((what) => `sep-2640-client-${what}`),
+];
 
 /** The lines of the file of expectations. */
 function expectations(file) {

@@ -332,10 +332,9 @@ fn schema_and_completions_are_printed() {
 fn commands_that_are_gone_say_what_to_write() {
     let setup = Setup::new();
     // There is no lock file to compare with, either.
-    for (arguments, said) in [
-        (&["update", "--check"][..], "docs/upgrade.md"),
-        (&["lock", "--check"], "write `nonet trust --lock --check`"),
-    ] {
+    for (arguments, said) in
+        [(&["update"][..], "docs/upgrade.md"), (&["lock", "--check"], "write `nonet trust --lock --check`")]
+    {
         let output = run(&setup, arguments);
         assert_eq!(code(&output), Some(2), "{}", stderr(&output));
         assert!(stderr(&output).contains(said), "{}", stderr(&output));

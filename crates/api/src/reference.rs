@@ -62,7 +62,7 @@ fn subschema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 /// All requests of the page.
-pub const ENDPOINTS: [Endpoint; 36] = [
+pub const ENDPOINTS: [Endpoint; 39] = [
     Endpoint::get::<page::PageUser>("/ui/api/user", "who asks, and what they may do"),
     Endpoint::get::<page::GatewayAbout>("/ui/api/gateway", "which gateway this is"),
     Endpoint::get::<page::GatewayList>("/ui/api/gateways", "the gateways of this user")
@@ -101,6 +101,15 @@ pub const ENDPOINTS: [Endpoint; 36] = [
     Endpoint::post::<servers::AddReport>("/ui/api/servers", "adds a server").of::<servers::AddRequest>(),
     Endpoint::post::<servers::AddReport>("/ui/api/servers/import", "adds the servers of a client's file")
         .of::<servers::ImportRequest>(),
+    Endpoint::get::<servers::RegistryList>("/ui/api/registry", "finds servers with `q` in the registry")
+        .needs(PageRole::Administer),
+    Endpoint::get::<servers::RegistryOffer>(
+        "/ui/api/registry/server",
+        "what the server `name` of the registry asks for",
+    )
+    .needs(PageRole::Administer),
+    Endpoint::post::<servers::AddReport>("/ui/api/registry/server", "adds it")
+        .of::<servers::RegistryRequest>(),
     Endpoint::get::<servers::ServerText>(
         "/ui/api/servers/{name}/text",
         "the text of a server in servers.toml",

@@ -1,14 +1,14 @@
 //! What a person does on the live page to the servers of servers.toml, and their tools there.
 
-use std::{borrow::Cow, path::PathBuf, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     status::ServerState,
-    tools::{Policy, Risk, ToolReport},
+    tools::{Policy, RegistryHit, Risk, ToolReport},
 };
 
 /// A fault of a server's text.
@@ -60,6 +60,64 @@ impl Default for AddRequest {
         let (env, headers, tags) = Default::default();
         Self { name, command, url, openapi, base_url, env, headers, tags, description, check: true }
     }
+}
+
+/// The servers that a registry has.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct RegistryList {
+    /// Where the registry is.
+    pub registry: String,
+    /// The servers, best first.
+    pub servers: Vec<RegistryHit>,
+}
+
+/// What a server of a registry asks for.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct RegistryOffer {
+    /// A free name for it.
+    pub name: String,
+    /// What will run or be reached: the keys of its entry.
+    pub entry: Map<String, Value>,
+    /// The values that it needs, and those that it takes besides.
+    pub values: Vec<RegistryValue>,
+    /// What there is to know about it.
+    pub notes: Vec<String>,
+}
+
+/// A value of a server of a registry.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct RegistryValue {
+    /// Its key.
+    pub key: String,
+    /// What it is for.
+    pub what: String,
+    /// Whether the server does not work without it.
+    pub required: bool,
+    /// Whether it is a secret.
+    pub secret: bool,
+    /// The value if none is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+    /// The only possible values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<String>,
+}
+
+/// A server of a registry, with values.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RegistryRequest {
+    /// Its name in the registry.
+    pub registry: String,
+    /// Its name here.
+    #[serde(default)]
+    pub name: String,
+    /// Values, by key.
+    #[serde(default)]
+    pub values: BTreeMap<String, String>,
+    /// Whether it is started first.
+    #[serde(default = "yes")]
+    pub check: bool,
 }
 
 /// The text of a client's file, as its servers are documented.

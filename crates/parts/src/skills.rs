@@ -132,6 +132,7 @@ fn read(text: &str, folder: &Path) -> Skill {
 }
 
 /// Limits of front matter. Real front matter has a few keys; an alias bomb or deep nesting is an error.
+/// `yes` and `on` are text, as in YAML 1.2.
 fn limits() -> serde_saphyr::Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -144,6 +145,7 @@ fn limits() -> serde_saphyr::Options {
             max_total_replayed_events: 10_000,
             max_replay_stack_depth: 8,
         },
+        strict_booleans: true,
         with_snippet: false,
     }
 }

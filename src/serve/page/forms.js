@@ -47,7 +47,7 @@ const lines = (rows, attributes = {}) => make("textarea.mono", { rows, ...plain,
 // The form to add servers: what its README offers, or four ways to say what a server is.
 const adding = (() => {
   const form = $("add");
-  const WAYS = [["paste", "Paste from a README"], ["command", "Program"], ["url", "Address"], ["openapi", "OpenAPI"]];
+  const WAYS = [["paste", "Paste from a README"], ["command", "Program"], ["url", "Address"], ["openapi", "OpenAPI"], ["registry", "Registry"]];
   const name = oneLine({ placeholder: "memory", maxlength: 64 });
   const command = oneLine({ class: "mono", placeholder: "npx -y @modelcontextprotocol/server-memory" });
   const url = oneLine({ class: "mono", placeholder: "https://example.com/mcp", inputmode: "url" });
@@ -71,7 +71,66 @@ const adding = (() => {
     [field("Tags", tags, "Separated by commas"), "command url openapi"],
     [field("What its README says", text, "JSON for a client, a command (npx -y …, claude mcp add …) or an install link, also within ```. Secrets go into the keyring or secrets.env."), "paste"],
   ];
+  const found = make("ul.outcome", { "aria-label": "Servers of the registry" });
+  const words = oneLine({ placeholder: "postgres", type: "search", maxlength: 200 });
+  const chosen = make("div.values");
+  const ownName = oneLine({ maxlength: 64 });
+  parts.push(
+    [field("Find servers in the registry", words, "Words of the name or the description"), "registry"],
+    [found, "registry"],
+    [chosen, "registry"],
+  );
   for (const [node] of parts.slice(7, 9)) node.classList.add("half");
+  let offer = null;
+  let values = [];
+  let typed = 0;
+
+  // As one types, after a short pause; only the last answer counts.
+  words.addEventListener("input", () => {
+    const now = ++typed;
+    setTimeout(() => { if (now === typed) findServers(now); }, 350);
+  });
+
+  async function findServers(now) {
+    const asked = words.value.trim();
+    if (!asked) return found.replaceChildren();
+    try {
+      const { servers, registry } = await (await api(`registry?q=${encodeURIComponent(asked)}`)).json();
+      if (now !== typed) return;
+      found.replaceChildren(...servers.map((server) => make("li", {},
+        makeButton("", said(server.name, 200), () => takeOffer(server.name)),
+        make("p.small.said", {}, said(`${server.version} · ${server.runs_as.join(", ")} · ${server.description}`, 300)))));
+      if (!servers.length) found.append(make("li.small.soft.said", {}, `${said(registry, 100)} has no such server.`));
+      speak(plural(servers.length, "server"));
+    } catch (failure) {
+      if (!(failure instanceof Refused) && now === typed) tell(reason(failure), []);
+    }
+  }
+
+  async function takeOffer(name) {
+    tell("", []);
+    try {
+      offer = await (await api(`registry/server?name=${encodeURIComponent(name)}`)).json();
+    } catch (failure) {
+      if (!(failure instanceof Refused)) tell(reason(failure), []);
+      return;
+    }
+    offer.registry = name;
+    ownName.value = said(offer.name, 64);
+    values = offer.values.map((value) => {
+      const input = value.choices?.length
+        ? make("select", {}, ...["", ...value.choices].map((choice) => make("option", { value: choice }, said(choice, 100))))
+        : oneLine({ type: value.secret ? "password" : "text", autocomplete: value.secret ? "new-password" : "off", placeholder: said(value.default ?? "", 100) });
+      if (value.required) input.setAttribute("aria-required", "true");
+      return { key: value.key, input, node: field(`${said(value.key, 100)}${value.required ? " (needed)" : ""}`, input, said(value.what, 200)) };
+    });
+    const runs = offer.entry.url ?? [offer.entry.command, ...(offer.entry.args ?? [])].join(" ");
+    chosen.replaceChildren(make("p.said", {}, make("strong.said", {}, said(name, 200))), make("pre.said", {}, said(runs, 1000)),
+      ...offer.notes.map((note) => make("p.small.said", {}, said(note, 500))), field("Name", ownName, "a-z, 0-9, with single - or _ between them"),
+      ...values.map(({ node }) => node));
+    found.replaceChildren();
+    ownName.focus();
+  }
   const ways = WAYS.map(([way, label]) => {
     const input = make("input", { type: "radio", name: "way", value: way });
     input.addEventListener("change", () => choose(way));
@@ -109,6 +168,10 @@ const adding = (() => {
 
   function wanted() {
     if (way === "paste") return ["servers/import", { text: text.value }];
+    if (way === "registry") {
+      if (!offer) throw new Error("Choose a server of the registry first.");
+      return ["registry/server", { registry: offer.registry, name: ownName.value, values: Object.fromEntries(values.map(({ key, input }) => [key, input.value])) }];
+    }
     const body = { name: name.value, description: description.value, tags: tags.value.split(",").map((tag) => tag.trim()).filter(Boolean) };
     if (way === "command") Object.assign(body, { command: command.value, env: split(env) });
     if (way === "url") Object.assign(body, { url: url.value, headers: split(headers) });
@@ -136,6 +199,8 @@ const adding = (() => {
         const tools = done.servers.filter(({ tried }) => tried?.state === "ready").map(({ server, tried }) => `${said(server)} has ${plural(tried.tools, "tool")}.`);
         const skipped = done.servers.filter((server) => !server.new).map((server) => `${said(server.name)}: ${said(server.done, 200)}`);
         form.reset();
+        offer = null;
+        chosen.replaceChildren();
         close();
         showNews(`Added to servers.toml: ${added.join(", ")}.`, [done.trouble, ...tools, ...skipped, ...done.secrets, ...done.notes].filter(Boolean));
         speak(`Added ${added.join(", ")}.`);
@@ -156,7 +221,7 @@ const adding = (() => {
     hide(form, false);
     $("add-open").setAttribute("aria-expanded", "true");
     hide("news", true);
-    (way === "paste" ? text : name).focus();
+    ({ paste: text, registry: words }[way] ?? name).focus();
   }
 
   function close() {

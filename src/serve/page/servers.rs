@@ -148,7 +148,7 @@ async fn import(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Resp
 }
 
 /// Writes new servers into the file once they have started; tells how each did.
-async fn added(
+pub(super) async fn added(
     gateway: &Arc<Gateway>,
     imported: ImportPlan,
     check: bool,
