@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::{
     client::Client,
     inside::serve_script,
+    registry_service::RegistryService,
     setup::{Setup, eventually, fake_server},
     sign_in_service::{Manner, Service},
     signing_in::browse,
@@ -91,6 +92,9 @@ fn what_the_page_does_takes_the_token_and_json() {
     for (method, path) in [
         ("POST", "servers"),
         ("POST", "servers/import"),
+        ("GET", "registry?q=shop"),
+        ("GET", "registry/server?name=com.example/shop"),
+        ("POST", "registry/server"),
         ("GET", "servers/shop/text"),
         ("POST", "servers/shop/text"),
         ("POST", "servers/shop/remove"),
@@ -372,6 +376,65 @@ fn a_server_that_offers_no_sign_in_is_given_a_token() {
     assert!(page.file().contains("Authorization = \"Bearer ${WEB_TOKEN}\""), "{}", page.file());
     let kept = fs::read_to_string(page.site.folder.path().join("secrets.env")).expect("it was made");
     assert!(kept.contains("WEB_TOKEN=s3cret-of-web") && !told.to_string().contains("s3cret"), "{told}");
+    eventually("it is ready", || (page.server("web")["state"] == "ready").then_some(()));
+}
+
+#[test]
+fn a_server_of_the_registry_is_found_and_added_with_its_values() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let script = json!({ "tools": [{ "name": "read" }], "require_bearer": "s3cret-of-web" });
+    let (address, _server) = runtime.block_on(serve_script("127.0.0.1:0", script));
+    let registry = RegistryService::start("v0.1", None);
+    let token = json!({ "name": "Authorization", "value": "Bearer {key}",
+        "variables": { "key": { "description": "Key of the web", "isRequired": true, "isSecret": true } } });
+    let remote =
+        json!({ "type": "streamable-http", "url": format!("http://{address}/mcp"), "headers": [token] });
+    let web =
+        json!({ "name": "com.example/web", "description": "Reads", "version": "2.0.0", "remotes": [remote] });
+    registry.publish(web, json!({ "status": "deprecated", "statusMessage": "use another" }));
+    let bundle = json!({ "registryType": "mcpb", "identifier": format!("{}/files/a", registry.url()), "fileSha256": "0", "transport": { "type": "stdio" } });
+    registry.publish(
+        json!({ "name": "com.example/bundle", "description": "A bundle", "version": "1", "packages": [bundle] }),
+        json!({}),
+    );
+    let page = Page::of(Setup::new().toml(&format!("[registry]\nurl = '{}'", registry.url())));
+
+    let found = page.get("registry?q=reads");
+    assert_eq!(
+        (&found["registry"], &found["servers"][0]["name"], &found["servers"][0]["runs_as"]),
+        (&json!(registry.url()), &json!("com.example/web"), &json!(["remote"])),
+        "{found}"
+    );
+    assert_eq!(page.get("registry?q=nothing-like-it")["servers"], json!([]));
+
+    let offer = page.get("registry/server?name=com.example/web");
+    let value = json!({ "key": "key", "what": "Key of the web", "required": true, "secret": true });
+    assert_eq!((&offer["name"], &offer["values"]), (&json!("web"), &json!([value])), "{offer}");
+    assert_eq!(offer["notes"], json!(["It is deprecated: use another"]));
+    for (name, why) in [
+        ("web", "not the name of a server in a registry"),
+        ("com.example/none", "no server `com.example/none`"),
+        ("com.example/bundle", "nonet add com.example/bundle"),
+    ] {
+        let (status, told) = page.ask("GET", &format!("registry/server?name={name}"), "");
+        assert!(status >= 400 && message(&told).contains(why), "{name}: {told}");
+    }
+
+    // A server that does not start is not written.
+    let add = |values: Value| {
+        page.post("registry/server", json!({ "registry": "com.example/web", "values": values }))
+    };
+    let before = page.file();
+    let (status, told) = add(json!({ "key": "wrong" }));
+    assert_eq!((status, &told["written"], page.file()), (200, &json!(false), before), "{told}");
+    let (status, told) = add(json!({ "kex": "s3cret-of-web" }));
+    assert!(status == 400 && message(&told).contains("`kex`"), "{told}");
+
+    let (status, told) = add(json!({ "key": "s3cret-of-web" }));
+    assert_eq!((status, &told["written"], &told["trouble"]), (200, &json!(true), &Value::Null), "{told}");
+    let kept = fs::read_to_string(page.site.folder.path().join("secrets.env")).expect("it was made");
+    assert!(kept.contains("=s3cret-of-web") && !page.file().contains("s3cret"), "{}", page.file());
+    assert!(page.file().contains("registry = \"com.example/web@2.0.0\""), "{}", page.file());
     eventually("it is ready", || (page.server("web")["state"] == "ready").then_some(()));
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::{Query, State},
+    extract::{DefaultBodyLimit, Query, State},
     response::Response,
     routing::get,
 };
@@ -22,14 +22,17 @@ use serde::Deserialize;
 
 use super::{
     answer,
-    servers::{added, blocking, editable, read, unfit, wrong},
+    servers::{MAX_BODY, added, blocking, editable, read, unfit, wrong},
 };
 
 /// How many servers a search shows.
 const FOUND: usize = 20;
 
 pub(super) fn routes() -> Router<Arc<Gateway>> {
-    Router::new().route("/ui/api/registry", get(find)).route("/ui/api/registry/server", get(look).post(add))
+    Router::new()
+        .route("/ui/api/registry", get(find))
+        .route("/ui/api/registry/server", get(look).post(add))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
 }
 
 #[derive(Deserialize)]
