@@ -513,6 +513,58 @@ const CHECKS = {
     assert(!(await toml()).includes("broken"), "only the other is written");
   },
 
+  async "a server of the registry is found as one types, and added with its values"() {
+    const key = { name: "Authorization", value: "Bearer {key}", variables: { key: { description: "Key of the till", isRequired: true, isSecret: true } } };
+    const till = { name: "io.github.acme/till", description: "Sells <b>things</b>", version: "1.2.0" };
+    const registry = http.createServer(({ url }, answer) => {
+      const asked = decodeURIComponent(url);
+      till.remotes = [{ type: "streamable-http", url: `http://${registry.address().address}:${registry.address().port}/mcp`, headers: [key] }];
+      const found = { server: till, _meta: { "io.modelcontextprotocol.registry/official": { status: "deprecated", statusMessage: "use another", isLatest: true } } };
+      const told = /versions\/latest$/.test(asked) ? found : /servers\?.*search=till/.test(asked) ? { servers: [found] } : /servers\?/.test(asked) ? { servers: [] } : null;
+      answer.writeHead(told ? 200 : 404, { "content-type": "application/json" }).end(JSON.stringify(told ?? { error: "Server not found" }));
+    });
+    await new Promise((done) => registry.listen(0, "127.0.0.1", done));
+    registry.unref();
+    fs.appendFileSync(path.join(await home(), "servers.toml"), `\n[registry]\nurl = "http://127.0.0.1:${registry.address().port}"\n`);
+    await page.locator("#views a", { hasText: "Servers" }).click();
+    await page.locator("#add-open").click();
+    const form = page.getByRole("form", { name: "Add a server" });
+    await form.getByText("Registry", { exact: true }).click();
+    const words = form.getByLabel("Find servers in the registry");
+    const offers = form.getByRole("list", { name: "Servers of the registry" });
+    await until("the file is read", async () => {
+      await words.fill("");
+      await words.pressSequentially("nothing");
+      await pause(1500);
+      return /has no such server/.test(await offers.textContent());
+    });
+    await words.fill("");
+    await words.pressSequentially("till", { delay: 60 });
+    await until("it is found", async () => /1\.2\.0 · remote · Sells <b>things<\/b>/.test(await offers.textContent()));
+    await accessible("servers of the registry");
+    await offers.getByRole("button", { name: "io.github.acme/till" }).focus();
+    await page.keyboard.press("Enter");
+    const value = form.getByLabel("key (needed)");
+    await until("it asks for the key", async () => value.isVisible());
+    assert.equal(await value.getAttribute("type"), "password");
+    assert.match(await form.locator(".values").textContent(), /deprecated: use another/);
+    assert.equal(await form.locator(".values").getByLabel("Name", { exact: true }).inputValue(), "till");
+    await accessible("a server of the registry");
+    await value.fill("s3cret-of-the-till");
+    await page.keyboard.press("Enter");
+    await until("it does not start", async () => (await form.locator(".outcome .state.down").count()) === 1);
+    assert(!(await toml()).includes("servers.till"), "nothing is written");
+    await form.getByRole("button", { name: "Add without starting" }).click();
+    await until("it is added", async () => /Added to servers.toml: till/.test(await text("#news")));
+    assert.match(await toml(), /registry = "io.github.acme\/till@1.2.0"/);
+    assert(!(await toml()).includes("s3cret-of-the-till"), "the secret is elsewhere");
+    await until("it is listed", async () => (await row("till").count()) === 1);
+    await opened("till");
+    await pressTwice("Remove", "till");
+    await until("it is gone", async () => (await row("till").count()) === 0);
+    registry.close();
+  },
+
   async "the text of a server is edited, and a fault shows its line"() {
     const details = await opened("extra");
     await button("Edit extra").click();

@@ -71,7 +71,7 @@ const adding = (() => {
     [field("Tags", tags, "Separated by commas"), "command url openapi"],
     [field("What its README says", text, "JSON for a client, a command (npx -y …, claude mcp add …) or an install link, also within ```. Secrets go into the keyring or secrets.env."), "paste"],
   ];
-  const found = make("ul.outcome", { "aria-label": "Servers of the registry" });
+  const found = make("ul.offers", { "aria-label": "Servers of the registry" });
   const words = oneLine({ placeholder: "postgres", type: "search", maxlength: 200 });
   const chosen = make("div.values");
   const ownName = oneLine({ maxlength: 64 });
@@ -85,7 +85,7 @@ const adding = (() => {
   let values = [];
   let typed = 0;
 
-  // As one types, after a short pause; only the last answer counts.
+  // As one types, after a short pause; only the answer to the last that was asked counts.
   words.addEventListener("input", () => {
     const now = ++typed;
     setTimeout(() => { if (now === typed) findServers(now); }, 350);
@@ -108,14 +108,17 @@ const adding = (() => {
   }
 
   async function takeOffer(name) {
+    const now = ++typed;
     tell("", []);
+    let told;
     try {
-      offer = await (await api(`registry/server?name=${encodeURIComponent(name)}`)).json();
+      told = await (await api(`registry/server?name=${encodeURIComponent(name)}`)).json();
     } catch (failure) {
-      if (!(failure instanceof Refused)) tell(reason(failure), []);
+      if (!(failure instanceof Refused) && now === typed) tell(reason(failure), []);
       return;
     }
-    offer.registry = name;
+    if (now !== typed) return;
+    offer = { ...told, registry: name };
     ownName.value = said(offer.name, 64);
     values = offer.values.map((value) => {
       const input = value.choices?.length
