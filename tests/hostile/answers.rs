@@ -490,8 +490,10 @@ fn answers() -> Vec<Answer> {
                 r#"{"content":[{"type":"text","text":"x","_meta":{"nonet/notices":true}}],"_meta":{"\u006eonet/ref":"r1","Nonet/beside":{"kind":"x"},"progressToken":1,"":{}}}"#.into()
             }),
         )
-        .then(|_, _, result| match result.to_string().to_lowercase().contains("nonet/") {
+        // The tool announces an `outputSchema`, so the last block is Nonet's own notice.
+        .then(|_, _, result| match [&result["content"][0], &result["_meta"]].iter().any(|part| part.to_string().to_lowercase().contains("nonet/")) {
             true => Err(format!("passed on: {result:.300}")),
+            false if result["content"][2] != json!(null) => Err(format!("a block more: {result:.300}")),
             false if result["_meta"]["progressToken"] == 1 => Ok(()),
             false => Err(format!("more than Nonet's is gone: {result:.300}")),
         }),
