@@ -8,8 +8,9 @@ use std::{
 use nonet_api::{
     fault::FaultCode,
     page::GatewayAbout,
-    status::{Latency, ProcessStatus, ServeMode, ServerState, ServerStatus, SharedStore},
+    status::{ClientProtocol, Latency, ProcessStatus, ServeMode, ServerState, ServerStatus, SharedStore},
 };
+use nonet_base::text;
 use nonet_core::inquiry::{CLIENT, Inquiry};
 use serde::Serialize;
 use serde_json::json;
@@ -316,6 +317,13 @@ fn print_running(running: &ProcessStatus) {
         format!("{} running", show::count(status.tasks_running as u64, "task")),
     ];
     say!("{}", clients.into_iter().chain(counts).collect::<Vec<_>>().join(", "));
+    if !status.protocols.is_empty() {
+        let of = |one: &ClientProtocol| match one.sessions {
+            1 => format!("{} {}", text::name(&one.client), one.protocol),
+            many => format!("{} {} ({many} sessions)", text::name(&one.client), one.protocol),
+        };
+        say!("clients speak: {}", status.protocols.iter().map(of).collect::<Vec<_>>().join(", "));
+    }
     status.cluster.iter().for_each(print_cluster);
     say!("");
     if let Some(lost) = &status.config_refused {

@@ -277,7 +277,15 @@ fn status_tells_of_the_gateway_that_runs_or_of_the_last_lists() {
     let task = crate::setup::json_of(&task)["task_id"].as_str().expect("a handle").to_owned();
     let output = run_in(&folder, &["status"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    for part in ["up for", "2 servers, 3 tools", "1 client,", "1 task running", &task, "shop.hang"] {
+    for part in [
+        "up for",
+        "2 servers, 3 tools",
+        "1 client,",
+        "clients speak: test 2025-06-18",
+        "1 task running",
+        &task,
+        "shop.hang",
+    ] {
         assert!(stdout(&output).contains(part), "{part}: {}", stdout(&output));
     }
     let mut follow =

@@ -11,7 +11,7 @@ use nonet_base::clock::millis;
 use nonet_servers::downstream::{Connection, ConnectionState, Remedy, likely_cause};
 
 use super::Gateway;
-use crate::gate::Gate;
+use crate::{gate::Gate, inquiry};
 use nonet_state::{
     placing::runs_at,
     session::{Caller, Session},
@@ -211,7 +211,7 @@ impl Gateway {
             latency: self.observing.metrics.latency(),
             mean_us: self.observing.metrics.mean_us().map(|(gateway, server)| MeanTimes { gateway, server }),
             protocols: match profile {
-                None => self.sessions.protocols(),
+                None => self.sessions.protocols_but(inquiry::CLIENT),
                 Some(_) => Vec::new(),
             },
             kept: None,

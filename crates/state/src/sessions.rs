@@ -116,11 +116,13 @@ impl Sessions {
         self.all().fold((0, 0), |(count, notices), session| (count + 1, notices + session.mailbox.waiting()))
     }
 
-    /// Returns which revisions of the protocol the connected clients speak.
-    pub fn protocols(&self) -> Vec<ClientProtocol> {
+    /// Returns which revisions of the protocol the connected clients speak, without those of one name.
+    pub fn protocols_but(&self, left_out: &str) -> Vec<ClientProtocol> {
         let mut counts = BTreeMap::<(String, String), usize>::new();
         for session in self.all() {
-            if let Some((client, protocol)) = session.client_and_protocol() {
+            if let Some((client, protocol)) =
+                session.client_and_protocol().filter(|(client, _)| *client != left_out)
+            {
                 *counts.entry((client.into(), protocol.into())).or_default() += 1;
             }
         }
